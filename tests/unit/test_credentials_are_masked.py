@@ -72,10 +72,10 @@ def test_no_condition_shows_them() -> None:
         type="Ready",
         status=ConditionStatus.FALSE,
         reason="NatsUnreachable",
-        message=f"w-0 does not reach NATS at {NATS}",
+        message=f"w-0 cannot reach NATS at {NATS}",
         last_transition_time=datetime.now(UTC),
     )
-    assert made.message == "w-0 does not reach NATS at nats://***@127.0.0.1:9"
+    assert made.message == "w-0 cannot reach NATS at nats://***@127.0.0.1:9"
 
 
 async def test_no_event_shows_them() -> None:

@@ -354,8 +354,8 @@ async def test_a_group_is_scaled_and_deleted_under_load_and_every_answer_is_that
     assert comparison.exact, comparison.differences
     events = group.events()
     print(group.kubectl("get", "eg,pods"), events)
-    assert events["InstanceDrained"].endswith("it handed over what it had, and left")
-    assert "the manager works with it" in events["InstanceJoined"]
+    assert events["InstanceDrained"].endswith("handed over its requests and stopped")
+    assert "joined the manager" in events["InstanceJoined"]
     assert "InstanceLost" not in events
     assert group.restarts() == 0
     table = group.kubectl("get", "eg", NAME).splitlines()

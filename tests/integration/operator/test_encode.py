@@ -114,7 +114,7 @@ async def test_an_encode_pool_comes_and_goes_with_the_spec_and_the_other_workers
     before, revision = _language_workers(cluster), cluster.service().status.revision  # type: ignore[union-attr]
     await cluster.edit({"encode": {}})
     message = await cluster.until_condition(ConditionType.PROGRESSING, "False", Reason.CHANGE_NEEDS_ROLLOUT)
-    assert "2 workers are of an older revision and do not use the encode workers" in message
+    assert "2 workers run an older revision and do not use the encode workers" in message
     assert "delete them one by one to replace them: chat-" in message
     await cluster.until_condition(ConditionType.ENCODE_READY, "True")
     await cluster.until_condition(ConditionType.READY, "False", Reason.CHANGE_NEEDS_ROLLOUT)
@@ -208,7 +208,7 @@ async def test_a_plan_scales_encode_workers_and_one_without_them_leaves_them(clu
     too_many = await plan(cluster, 3, 2, 2, pools=pools(2, 2, 3))
     refused = await cluster.until_plan(PlanPhase.FAILED, too_many)
     assert refused.status.message is not None
-    assert "it takes 7 GPUs, budget.maxGpus of the policy is 6" in refused.status.message
+    assert "the plan needs 7 GPUs, more than budget.maxGpus of the policy (6)" in refused.status.message
     none = await plan(cluster, 4, 1, 2, pools=pools(1, 2, 0))
     await cluster.until_plan(PlanPhase.COMPLETED, none)
     await cluster.until_summary("0E1P2D")

@@ -144,7 +144,7 @@ async def test_a_plan_routes_then_switches_then_scales_and_what_others_write_is_
 
     await scale(cluster, "chat-decode", 4)
     said = await cluster.until_event("ReplicasPutBack")
-    assert "plans own it" in said
+    assert "plans own this pool" in said
     await cluster.until_layout(2, 3)
 
 
@@ -207,10 +207,10 @@ async def test_a_plan_beyond_what_the_policy_allows_is_refused_by_name(cluster: 
     dear = await cluster.until_plan(PlanPhase.FAILED, await plan(cluster, 1, 4, 4))
     assert (dear.status.reason, dear.status.message) == (
         PlanReason.NOT_ALLOWED,
-        "it takes 8 GPUs, budget.maxGpus of the policy is 7",
+        "the plan needs 8 GPUs, more than budget.maxGpus of the policy (7)",
     )
     beyond = await cluster.until_plan(PlanPhase.FAILED, await plan(cluster, 2, 1, 5))
-    assert "spec.pools.decode (1 to 4)" in (beyond.status.message or "")
+    assert "spec.pools.decode does not allow (1 to 4)" in (beyond.status.message or "")
     await policy(cluster, Mode.SHADOW)
     recorded = await cluster.until_plan(PlanPhase.SHADOW, await plan(cluster, 3, 1, 2, mode=Mode.SHADOW))
     assert recorded.status.reason == PlanReason.RECORDED

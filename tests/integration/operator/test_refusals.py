@@ -52,13 +52,13 @@ async def test_a_policy_says_who_follows_it_and_both_say_what_contradicts(cluste
     pools = {"prefill": {"replicas": 1}, "decode": {"replicas": 2, "minReplicas": 2}}
     await cluster.create(pools=pools, policyRef={"name": "thrifty"})
     said = await cluster.until_policy("thrifty", "Accepted", "BudgetBelowMinimum")
-    assert "write maxGpus >= 3" in said
-    assert "write maxGpus >= 3" in await cluster.until_condition(ConditionType.DEGRADED, "True", "BudgetBelowMinimum")
+    assert "set maxGpus >= 3" in said
+    assert "set maxGpus >= 3" in await cluster.until_condition(ConditionType.DEGRADED, "True", "BudgetBelowMinimum")
     await cluster.kube.patch(
         resources.PLANNER_POLICIES, "thrifty", cluster.namespace, {"spec": {"budget": {"maxGpus": 3}}}
     )
     await cluster.until_policy("thrifty", "Accepted", "Accepted")
-    assert await cluster.until_policy("thrifty", "InUse", "InUse") == "followed by chat"
+    assert await cluster.until_policy("thrifty", "InUse", "InUse") == "used by chat"
     await cluster.until_summary("1P2D")
     await cluster.kube.delete(resources.LLM_SERVICES, "chat", cluster.namespace)
     await cluster.until_policy("thrifty", "InUse", "NotInUse")
@@ -211,7 +211,7 @@ async def test_a_field_that_the_api_server_dropped_is_named_and_what_was_kept_is
     control_plane.kubectl(*applied, stdin=json.dumps(manifest))
     said = await cluster.until_condition(ConditionType.DEGRADED, "True", "UnknownField")
     assert "spec.drain.timeoutSecond: there is no such field; did you mean timeoutSeconds?" in said
-    assert "there is no such PlannerPolicy" in await cluster.until_condition(
+    assert "this namespace has no such PlannerPolicy" in await cluster.until_condition(
         ConditionType.READY, "False", "PolicyNotFound"
     )
     del manifest["spec"]["policyRef"]

@@ -65,7 +65,7 @@ async def test_a_nats_that_is_down_keeps_no_service_and_loses_the_stream_when_it
     await streams(server, make=(cluster.namespace, made.metadata.uid))
     server.kill()
     await delete(cluster)
-    assert made.metadata.uid in await cluster.until_event("StreamLeft")
+    assert made.metadata.uid in await cluster.until_event("StreamNotDeleted")
     server.start()
     name = prefill_stream(cluster.namespace, made.metadata.uid)
     # The operator says so when it has done it; the server itself is asked once.

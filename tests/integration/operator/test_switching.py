@@ -123,7 +123,7 @@ async def test_work_that_outlasts_its_time_rolls_the_switch_back_and_is_not_lost
     await cluster.switch(Role.DECODE, workerName=name, drainTimeoutSeconds=1)
     ended = await cluster.until_switch(SwitchPhase.ROLLED_BACK)
     assert ended.status.reason == SwitchReason.DRAIN_TIMED_OUT
-    assert "1 in flight" in (ended.status.message or "")
+    assert "1 request in flight" in (ended.status.message or "")
     await cluster.until_layout(1, 2)
     assert worker.in_flight == 1
     assert worker.role is Role.DECODE
@@ -134,8 +134,8 @@ async def test_what_cannot_be_switched_is_refused_with_a_sentence(cluster: Clust
     await layout(cluster, 1, 2)
     chart = {"name": "chart"}
     refused: dict[str, tuple[dict[str, Any], SwitchReason, str]] = {
-        "alone": ({"source": Role.PREFILL}, SwitchReason.BELOW_MINIMUM, "minReplicas is 1"),
-        "unknown": ({"source": Role.DECODE, "workerName": "nobody"}, SwitchReason.WORKER_NOT_FOUND, "are chat-"),
+        "alone": ({"source": Role.PREFILL}, SwitchReason.BELOW_MINIMUM, "minReplicas (1)"),
+        "unknown": ({"source": Role.DECODE, "workerName": "nobody"}, SwitchReason.WORKER_NOT_FOUND, "are: chat-"),
         "no-service": ({"source": Role.DECODE, "serviceRef": chart}, SwitchReason.SERVICE_NOT_FOUND, "chart"),
     }
     for name, (fields, _, _) in refused.items():
@@ -147,7 +147,7 @@ async def test_what_cannot_be_switched_is_refused_with_a_sentence(cluster: Clust
     await cluster.switch(Role.DECODE, "last", workerName=second)
     waits = await cluster.until_switch(SwitchPhase.PENDING, "last")
     assert waits.status.reason == SwitchReason.LAST_ROUTABLE_WORKER, "another worker may come back in a moment"
-    refused["last"] = ({}, SwitchReason.LAST_ROUTABLE_WORKER, "the last one of a role is never taken")
+    refused["last"] = ({}, SwitchReason.LAST_ROUTABLE_WORKER, "the last routable worker is never switched")
     for name, (_, reason, part) in refused.items():
         ended = await cluster.until_switch(SwitchPhase.FAILED, name)
         assert (ended.status.reason, part in (ended.status.message or "")) == (reason, True), ended.status

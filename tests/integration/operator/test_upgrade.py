@@ -156,7 +156,7 @@ async def test_a_pool_shrinks_with_earlier_resources_and_gpus_in_a_stored_templa
     await cluster.edit({"drain": {"timeoutSeconds": 61}})
     await cluster.until_summary("1P1D")
     said = await cluster.until_condition(ConditionType.DEGRADED, "True", "UncountedGpus")
-    assert "1 for container engine: budgets count spec.worker.gpus, which is 0" in said
+    assert "1 for container engine, but budgets count spec.worker.gpus (0)" in said
 
 
 @pytest.mark.parametrize("earlier_crds", [WITHOUT_ENCODE], indirect=True, ids=lambda path: path.stem)

@@ -170,13 +170,13 @@ def test_a_prefill_worker_gets_the_token_budget_that_is_in_force_and_keeps_its_r
     assert isinstance(lowered, act.SetPrefillTokenBudget)
     assert (lowered.prefill_token_budget, lowered.why) == (
         2048,
-        "prefill token budget set to 2048 tokens (before: 8192)",
+        "it reported a prefill token budget of 8192 tokens",
     )
     earlier = state(role=Role.PREFILL, verified=Role.PREFILL, prefill_token_budget=None)
     unlimited = replace(serving, state=earlier)
     [limited] = step(unlimited)
     assert isinstance(limited, act.SetPrefillTokenBudget)
-    assert limited.why.endswith("(before: no limit)")
+    assert limited.why == "it reported no prefill token budget"
     fresh = replace(serving, state=state(phase=WorkerPhase.IDLE), routable_label=False)
     [given] = step(fresh, prefill_token_budget=2048)
     assert isinstance(given, act.GiveRole)

@@ -185,7 +185,7 @@ def test_a_group_with_all_its_instances_is_ready_and_says_what_it_computes() -> 
     )
     model = (PrefillTimeState(degree=1, alpha_seconds=0.01, beta_seconds=1e-4, gamma_seconds=2e-9, error=0.04),)
     outcome = said(view(state=state(iterations=iterations, latency_model=model)))
-    assert condition(outcome, "Ready") == ("True", "AsDesired", "4 of 4 instances work; 1 of 1 gateways are ready")
+    assert condition(outcome, "Ready") == ("True", "AsDesired", "4 of 4 instances joined; 1 of 1 gateways are ready")
     assert outcome.status.summary == "4 instances, 3 groups (1x2 Prefill, 2x1 Decode)"
     assert [each.degree for each in outcome.status.groups] == [2, 1, 1]
     assert outcome.status.degrees == "1-2"
@@ -245,7 +245,7 @@ def told(before: ElasticState, now: ElasticState) -> dict[str, str]:
 
 def test_instances_that_come_and_go_are_news() -> None:
     assert told(state(2), state(2)) == {}
-    assert "long-chat-2: the manager works with it" in told(state(2), state(3))["InstanceJoined"]
+    assert "long-chat-2 joined the manager" in told(state(2), state(3))["InstanceJoined"]
     assert "it had 10 tokens" in told(state(3), state(2))["InstanceLost"]
     leaving = InstanceState(name="long-chat-2", slots=100, used_slots=10, draining=True)
     before = state(2, (leaving,))

@@ -146,7 +146,7 @@ def test_clients_may_set_options_of_the_image_processor_where_every_engine_takes
         ),
         ("POINTSMAN_INPUT_BROADCAST_STALL_SECONDS", "0", "is '0': write a number of seconds above 0"),
         ("POINTSMAN_EMBEDDING_CACHE_BUFFER_SIZE", "-4", "is '-4': write a whole number of 1 or more"),
-        ("POINTSMAN_EMBEDDING_CACHE_MIB", "64", "is spec.multimodal.cacheMiB of encode workers: set it there"),
+        ("POINTSMAN_EMBEDDING_CACHE_MIB", "64", "is set by spec.multimodal.cacheMiB: set it there"),
         ("POINTSMAN_EMBEDDING_PORT", "1", "is set by Pointsman: leave it out"),
     ],
 )
@@ -234,7 +234,7 @@ def test_a_budget_below_all_minimums_is_a_contradiction_that_names_both_fields()
     assert contradiction(_budget(10).spec, "chat", wanted) is None
     found = contradiction(_budget(9).spec, "chat", wanted)
     assert found is not None
-    assert "chat needs 10 by its minReplicas and worker.gpus and encode.gpus" in found[1]
+    assert "the minReplicas of chat need 10 GPUs (worker.gpus and encode.gpus)" in found[1]
 
 
 def _plan(**pools: int) -> Plan:
@@ -262,14 +262,14 @@ def test_a_plan_with_encode_workers_for_a_service_without_them_is_not_carried_ou
     it = World(service=service(), dice=random.Random(1), policy=_budget(8))
     it.plans["p"] = _plan(prefill=1, decode=1, encode=2)
     it.reconcile()
-    assert it.plans["p"].status.message == "it asks for 2 encode workers, and the service has no spec.encode"
+    assert it.plans["p"].status.message == "the plan has 2 encode workers, but the service has no spec.encode"
 
 
 def test_a_plan_without_encode_workers_leaves_their_pool_and_counts_their_gpus() -> None:
     it = World(service=service(spec(encode=(2, 0, 4))), dice=random.Random(1), policy=_budget(4))
     it.plans["p"] = _plan(prefill=1, decode=2)
     it.reconcile()
-    assert it.plans["p"].status.message == "it takes 5 GPUs, budget.maxGpus of the policy is 4"
+    assert it.plans["p"].status.message == "the plan needs 5 GPUs, more than budget.maxGpus of the policy (4)"
     it.plans["p"] = replace(_plan(prefill=1, decode=1), uid="p")
     assert it.run(100)
     assert it.pools[Role.ENCODE].replicas == 2

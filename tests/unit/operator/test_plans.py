@@ -136,7 +136,7 @@ def test_a_plan_that_the_planner_withdraws_ends_unless_a_person_has_answered() -
     withdrawal = plan(it, 2, 3, withdraws=asked.name, **wish)
     assert it.run(30)
     assert status(it, asked) == (PlanPhase.SUPERSEDED, PlanReason.NO_LONGER_WANTED)
-    assert it.plans[asked.uid].status.message == f"plan chat-00002: {why}"
+    assert it.plans[asked.uid].status.message == f"withdrawn by plan chat-00002: {why}"
     assert status(it, withdrawal) == (PlanPhase.COMPLETED, PlanReason.DONE)
     assert not it.switches
 
@@ -200,7 +200,7 @@ def test_a_newer_plan_takes_the_place_of_one_that_awaits_approval() -> None:
 
 
 def test_what_a_plan_sets_of_flow_control_is_said() -> None:
-    local = "prompts of up to 512 new tokens are prefilled locally"
+    local = "prompts of up to 512 new tokens are prefilled on their decode worker"
     numbers = {"maxLocalPrefillTokens": 512, "maxPrefillQueueSize": 8}
     for bounds, said in (
         ({}, local),

@@ -38,7 +38,7 @@ def test_a_policy_that_services_can_follow_is_accepted_and_names_them() -> None:
         now=NOW,
     )
     assert said(status) == {"Accepted": ("True", "Accepted"), "InUse": ("True", "InUse")}
-    assert status.conditions[1].message == "followed by chat, code"
+    assert status.conditions[1].message == "used by chat, code"
     assert status.observed_generation == 3
 
 

@@ -79,7 +79,7 @@ def test_a_pool_that_keeps_its_number_says_that_the_specs_is_not_followed_and_un
     found = snapshot(worker("p", Role.PREFILL), worker("d"), service=service(spec(decode=(3, 1, 4))))
     kept = {role: replace(pool, copied_replicas=3) for role, pool in found.pools.items()}
     message = of(told(replace(found, pools=kept)), ConditionType.DECODE_READY).message
-    assert "spec.pools.decode.replicas 3 is followed when it is edited again" in message
+    assert "spec.pools.decode.replicas 3 takes effect when it is edited again" in message
 
 
 @settings(max_examples=80, deadline=None)

@@ -74,16 +74,16 @@ def test_times_move_only_when_a_status_flips() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "words"), [(Mode.ACTIVE, "plans own"), (Mode.EXTERNAL, "an autoscaler owns"), (Mode.SHADOW, "")]
+    ("mode", "words"), [(Mode.ACTIVE, "plans set"), (Mode.EXTERNAL, "an autoscaler set"), (Mode.SHADOW, "")]
 )
 def test_a_number_in_the_service_that_is_not_followed_is_said_with_who_owns_it(mode: Mode, words: str) -> None:
     wanted = {"mode": mode, "objectives": {"ttftMs": 1000, "tpotMs": 50}, "budget": {"maxGpus": 8}}
     policy = Policy(name="thrifty", spec=PlannerPolicySpec.model_validate(wanted))
     found = replace(snapshot(PREFILL, DECODE), policy=policy)
     edited = replace(found, service=service(spec(decode=(3, 1, 4))))
-    assert "is not followed" not in of(told(found), ConditionType.DECODE_READY).message
+    assert "has no effect" not in of(told(found), ConditionType.DECODE_READY).message
     message = of(told(edited), ConditionType.DECODE_READY).message
-    assert (f"replicas 3 is not followed: in mode {mode} of policy thrifty" in message) is bool(words)
+    assert (f"replicas 3 has no effect: in mode {mode} of policy thrifty" in message) is bool(words)
     assert words in message
 
 
@@ -93,7 +93,7 @@ def test_a_full_budget_is_named_where_workers_are_missing() -> None:
     found = replace(snapshot(PREFILL, leaving(Role.DECODE)), policy=policy)
     condition = of(told(found), ConditionType.DECODE_READY)
     assert (condition.status, condition.reason) == (ConditionStatus.FALSE, Reason.BUDGET_REACHED)
-    assert "budget.maxGpus 2" in condition.message
+    assert "all 2 GPUs of budget.maxGpus" in condition.message
 
 
 def test_conditions_of_others_are_left_where_they_are() -> None:
@@ -193,7 +193,7 @@ def test_a_service_is_not_ready_while_workers_of_an_older_revision_serve() -> No
     ready, prefill = of(outcome, ConditionType.READY), of(outcome, ConditionType.PREFILL_READY)
     assert (ready.status, ready.reason) == (ConditionStatus.FALSE, Reason.CHANGE_NEEDS_ROLLOUT)
     assert (prefill.status, prefill.reason) == (ConditionStatus.FALSE, Reason.CHANGE_NEEDS_ROLLOUT)
-    assert "1 of 1 prefill workers serve; 1 workers are of an older revision" in ready.message
+    assert "1 of 1 prefill workers serve; 1 worker runs an older revision" in ready.message
     assert of(outcome, ConditionType.DECODE_READY).status is ConditionStatus.TRUE
     assert of(outcome, ConditionType.AVAILABLE).status is ConditionStatus.TRUE, "requests are answered"
     assert [item.status for item in outcome.pools[Role.PREFILL].conditions if item.type == "Ready"] == ["False"]
@@ -241,7 +241,7 @@ def test_an_engine_that_served_and_is_silent_now_does_not_load() -> None:
     assert degraded.reason == Reason.WORKER_UNRESPONSIVE
     assert counts is not None
     assert counts.decode.starting == 0
-    assert "d served and does not answer its readiness probe now" in degraded.message
+    assert "d served before and fails its readiness probe now" in degraded.message
 
 
 def test_a_gateway_on_a_lost_node_is_said_to_be_lost() -> None:

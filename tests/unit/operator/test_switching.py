@@ -76,7 +76,7 @@ def test_the_last_routable_worker_of_a_role_is_refused() -> None:
     assert status(it, second) == (SwitchPhase.PENDING, SwitchReason.LAST_ROUTABLE_WORKER)
     message = it.switches[second.uid].status.message
     assert message is not None
-    assert message.endswith(f"; {lonely.name} does not answer its readiness probe")
+    assert message.endswith(f"; {lonely.name} fails its readiness probe")
     assert next_look_s(it.snapshot()) is not None, "it looks again by itself"
     it.now_s += 11
     it.reconcile()
@@ -94,7 +94,7 @@ def test_a_named_worker_that_cannot_is_refused_with_what_would_be_right(worker: 
     assert status(it, switch) == (SwitchPhase.FAILED, reason)
     message = it.switches[switch.uid].status.message or ""
     assert name in message
-    assert "Decode" in message
+    assert "decode" in message
 
 
 def test_a_pool_never_leaves_its_bounds() -> None:
@@ -399,3 +399,16 @@ def test_of_ended_switches_that_people_created_the_newest_are_kept() -> None:
     assert it.run(60)
     assert status(it, running)[0] is SwitchPhase.COMPLETED, "one that runs is kept however old it is"
     assert len(it.switches) == KEPT_SWITCHES + 1
+
+
+@pytest.mark.parametrize("reason", ["GatewaysUseIt", "FinishesWork", "ProvingItself"])
+def test_a_switch_that_an_earlier_operator_began_goes_on_under_its_new_reasons(reason: str) -> None:
+    it = world(prefill=1, decode=3)
+    assert it.run(1)
+    switch = it.switch(Role.DECODE)
+    while it.switches[switch.uid].status.worker_uid is None:
+        it.reconcile()
+    seen = it.switches[switch.uid]
+    it.switches[switch.uid] = replace(seen, status=seen.status.model_copy(update={"reason": reason}))
+    assert it.run(60)
+    assert it.switches[switch.uid].status.phase is SwitchPhase.COMPLETED

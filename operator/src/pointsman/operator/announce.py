@@ -1,4 +1,4 @@
-"""Saying what was done: one log line, one Event, one count a decision."""
+"""Reports of what was done: one log line, one Event and one count for each decision."""
 
 import logging
 from collections.abc import Mapping
@@ -18,6 +18,7 @@ from pointsman.kube.resources import Resource
 from pointsman.operator.core import actions as act
 from pointsman.operator.core.elastic.news import News
 from pointsman.operator.core.elastic.status import GroupReport
+from pointsman.operator.core.messages import status as texts
 from pointsman.operator.core.snapshot import Service, Snapshot
 from pointsman.operator.core.status import Report
 from pointsman.operator.metrics import GROUP_EVENTS, OperatorMetrics
@@ -33,7 +34,7 @@ EVENT_OF_ACTION: Final[Mapping[str, str]] = {
     "GiveRole": "RoleGiven",
     "SetPrefillTokenBudget": "PrefillTokenBudgetSet",
     "VerifyWorker": "WorkerVerified",
-    "AskDrain": "WorkerStopsWork",
+    "AskDrain": "DrainRequested",
     "CopyReplicas": "Scaled",
     "DeletePool": "PoolDeleted",
     "StopGateway": "GatewayStopping",
@@ -50,11 +51,11 @@ EVENT_OF_ACTION: Final[Mapping[str, str]] = {
     "DeleteSwitch": "SwitchDeleted",
     "SetRouting": "RoutingSet",
 }
-OTHER_EVENTS: Final = ("WorkerUnroutable", "GatewaySkipped", "StreamLeft", "Unreadable")
+OTHER_EVENTS: Final = ("WorkerUnroutable", "GatewaySkipped", "StreamNotDeleted", "Unreadable")
 
 
 class Announcer:
-    """Tells people and machines. Never raises, never waits."""
+    """Writes logs, Events and metrics. Never raises, never waits."""
 
     def __init__(self, events: EventRecorder, metrics: OperatorMetrics) -> None:
         self._events = events
@@ -95,16 +96,16 @@ class Announcer:
         """The elastic group is deleted."""
         self._metrics.remove_group(namespace, name)
 
-    def did(self, service: Service, action: act.Action, what: str = "") -> None:
-        """An action was executed, on the pod ``what`` or on the service."""
+    def did(self, service: Service, action: act.Action, worker: str = "") -> None:
+        """An action was executed, on the pod ``worker`` or on the service."""
         name = type(action).__name__
-        log.info("service=%s action=%s %s%s", service.key, name, f"worker={what} " if what else "", action.why)
+        log.info("service=%s action=%s %s%s", service.key, name, f"worker={worker} " if worker else "", action.why)
         self._metrics.actions.labels(name, "done").inc()
         lossy = isinstance(action, act.DeleteWorker) and not action.lossless
         reason = EVENT_OF_ACTION.get(name, name)
         if isinstance(action, act.SetRoutable) and not action.routable:
             reason = "WorkerUnroutable"
-        self.event(service, reason, f"{what}: {action.why}" if what else action.why, lossy)
+        self.event(service, reason, action.outcome(), lossy)
 
     def switch(self, service: Service, action: act.SetSwitchStatus) -> None:
         """A switch tells its story on itself; only its end is an Event of the service too."""
@@ -158,7 +159,7 @@ class Announcer:
         """An Event on an object that this version cannot read: it is left out, as if it were not there."""
         meta = found.metadata
         reference = Reference(resource.api_version, resource.kind, meta.namespace, meta.name, meta.uid)
-        note = f"this version of the operator cannot read it and leaves it out: {found.why}"
+        note = texts.not_read(found.why)
         self._events.record(reference, Reason.UNREADABLE, note, warning=True)
 
     def drained(self, snapshot: Snapshot, action: act.DeleteWorker) -> None:

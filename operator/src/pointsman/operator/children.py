@@ -22,6 +22,7 @@ from pointsman.operator.core.children import disruption_budget
 from pointsman.operator.core.desired import pool_target
 from pointsman.operator.core.gateway import gateway_objects
 from pointsman.operator.core.install import Install
+from pointsman.operator.core.messages import status as texts
 from pointsman.operator.core.naming import pool_name, secret_name
 from pointsman.operator.core.network import network_policies
 from pointsman.operator.core.problems import Problem, unreadable
@@ -86,7 +87,12 @@ class Children:
                 case NameConflict():
                     problems.append(Problem(reason=Reason.NAME_CONFLICT, message=str(raw)))
                 case Forbidden() | Invalid():
-                    problems.append(Problem(reason=Reason.OBJECT_REFUSED, message=f"WorkerPool of {role.label}: {raw}"))
+                    problems.append(
+                        Problem(
+                            reason=Reason.OBJECT_REFUSED,
+                            message=texts.refused(f"WorkerPool of role {role.label}", str(raw)),
+                        )
+                    )
                 case BaseException():
                     raise raw
                 case _ if raw["metadata"].get("deletionTimestamp") is None:
@@ -113,7 +119,7 @@ class Children:
             problems.append(Problem(reason=Reason.NAME_CONFLICT, message=str(error)))
         except (Forbidden, Invalid) as error:
             name = secret_name(service.name)
-            problems.append(Problem(reason=Reason.OBJECT_REFUSED, message=f"Secret {name}: {error}"))
+            problems.append(Problem(reason=Reason.OBJECT_REFUSED, message=texts.refused(f"Secret {name}", str(error))))
         try:
             gateway = gateway_objects(service, self._install)
         except Refused as error:

@@ -12,6 +12,7 @@ from pointsman.kube.queue import WorkQueue
 from pointsman.operator.announce import Announcer
 from pointsman.operator.control import ControlClient
 from pointsman.operator.core import actions as act
+from pointsman.operator.core.messages import status as texts
 from pointsman.operator.core.problems import Problem
 from pointsman.operator.core.snapshot import Service
 from pointsman.operator.errors import ControlFailed, NotLeading
@@ -134,21 +135,21 @@ class Commands:
         first_s, most_s = RETRY_S
         wait_s = min(most_s, first_s * 2.0 ** min(command.failures - 1, 16))
         command.until_s = self._clock.monotonic_s() + wait_s
-        command.doing = f"could not be commanded ({error}); it is tried again"
+        command.doing = texts.command_failed(str(error))
         if isinstance(action, act.VerifyWorker):
-            text = f"{action.worker}: {error}"
-            command.problem = Problem(reason=Reason.VERIFICATION_FAILED, message=text, role=action.role)
-            self._announcer.event(service, Reason.VERIFICATION_FAILED, text, warning=True)
+            message = texts.verification_failed(action.worker, str(error))
+            command.problem = Problem(reason=Reason.VERIFICATION_FAILED, message=message, role=action.role)
+            self._announcer.event(service, Reason.VERIFICATION_FAILED, message, warning=True)
         self._queue.add_later(command.key, wait_s)
 
 
 def _doing(action: WorkerCommand) -> str:
     match action:
         case act.GiveRole():
-            return "gets its role"
+            return texts.role_command()
         case act.SetPrefillTokenBudget():
-            return "gets its prefill token budget"
+            return texts.budget_command()
         case act.VerifyWorker():
-            return "is being verified"
+            return texts.verify_command()
         case act.AskDrain():
-            return "is asked to drain"
+            return texts.drain_command()

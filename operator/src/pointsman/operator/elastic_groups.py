@@ -39,6 +39,8 @@ from pointsman.operator.core.elastic.status import GroupReport, GroupView, group
 from pointsman.operator.core.gateway import endpoint
 from pointsman.operator.core.install import Install
 from pointsman.operator.core.kv_groups import worker_image
+from pointsman.operator.core.messages import groups as group_texts
+from pointsman.operator.core.messages import status as texts
 from pointsman.operator.core.naming import SET_BY_ANNOTATION, manager_name, secret_name
 from pointsman.operator.core.policies import contradiction
 from pointsman.operator.core.problems import Problem
@@ -164,7 +166,9 @@ class ElasticGroups:
             try:
                 await self._carry_out(group, service, view, outcome, policy, plans)
             except (Forbidden, Invalid) as error:  # said with the next status: the rest goes on
-                memory.refused = [Problem(reason=Reason.OBJECT_REFUSED, message=f"a plan of {service.name}: {error}")]
+                memory.refused = [
+                    Problem(reason=Reason.OBJECT_REFUSED, message=group_texts.plan_refused(service.name, str(error)))
+                ]
             has_news = before != memory.refused
         if outcome.status != without_others(group.status):
             await self._write_status(service, outcome)
@@ -186,7 +190,7 @@ class ElasticGroups:
         if policy is None:
             problems.append(self._plan_inputs.no_policy(service.namespace, name))
         elif refused := contradiction(policy.spec, service.name, group.spec):
-            problems.append(Problem(reason=refused[0], message=f"policy {policy.name}: {refused[1]}"))
+            problems.append(Problem(reason=refused[0], message=texts.of_policy(policy.name, refused[1])))
         return policy
 
     async def _carry_out(
@@ -218,7 +222,7 @@ class ElasticGroups:
         for action in group_plan_actions(asked):
             if isinstance(action, SetInstances):
                 await self._writer.set_instances(service, action, group.metadata.resource_version)
-                self._announcer.event(service, "Scaled", action.why)
+                self._announcer.event(service, "Scaled", action.outcome())
             else:
                 await self._writer.plan_status(service.namespace, action)
                 self._announcer.plan(service, action)
@@ -236,7 +240,7 @@ class ElasticGroups:
             return [Problem(reason=Reason.NAME_CONFLICT, message=str(error))]
         except (Forbidden, Invalid) as error:
             name = secret_name(service.name)
-            return [Problem(reason=Reason.OBJECT_REFUSED, message=f"Secret {name}: {error}")]
+            return [Problem(reason=Reason.OBJECT_REFUSED, message=texts.refused(f"Secret {name}", str(error)))]
         except Refused as error:
             return [Problem(reason=error.reason, message=str(error))]
         problems = await make_all(self._writer, service, manifests, Reason.POD_REFUSED)
@@ -286,7 +290,7 @@ class ElasticGroups:
                 try:
                     await self._writer.label_metrics_port(service, manager, state.metrics_port)
                 except (Forbidden, Invalid) as error:
-                    message = f"metrics port label of pod {manager.name}: {error}"
+                    message = group_texts.port_label_refused(manager.name, str(error))
                     problems.append(Problem(reason=Reason.OBJECT_REFUSED, message=message))
             wanted = objectives_of(policy)
             if state.objectives != wanted:

@@ -14,6 +14,7 @@ from pointsman.operator.announce import Announcer
 from pointsman.operator.apply import Writer
 from pointsman.operator.commands import Commands
 from pointsman.operator.core import actions as act
+from pointsman.operator.core.messages import status as texts
 from pointsman.operator.core.problems import Problem
 from pointsman.operator.core.snapshot import Service, Snapshot
 from pointsman.operator.errors import NameConflict, StreamNotDeleted
@@ -169,7 +170,7 @@ class Executor:
         try:
             await self._streams.delete(service.namespace, service.uid)
         except StreamNotDeleted as error:
-            self._announcer.event(service, "StreamLeft", f"{error}; it is tried again", warning=True)
+            self._announcer.event(service, "StreamNotDeleted", texts.retried(str(error)), warning=True)
         if service.skip_drain:  # workers still live, and one that reconnects makes it anew
             self._streams.remember(service.namespace, service.uid)
 
@@ -213,7 +214,7 @@ class Executor:
                 return None
             hostpath = service.spec.model.source.startswith("file://") and "hostPath" in str(error)
             reason = Reason.MODEL_VOLUME_FORBIDDEN if hostpath else Reason.POD_REFUSED
-            return Problem(reason=reason, message=f"workers of {service.name}: {error}")
+            return Problem(reason=reason, message=texts.refused(f"workers of {service.name}", str(error)))
         self._announcer.did(service, action, action.name)
         return None
 

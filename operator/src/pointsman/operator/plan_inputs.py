@@ -21,6 +21,7 @@ from pointsman.kube.mirror import Mirror
 from pointsman.kube.objects import unreadable_fields
 from pointsman.kube.pods import ServiceKey
 from pointsman.kube.resources import Resource
+from pointsman.operator.core.messages import status as texts
 from pointsman.operator.core.naming import SERVICE_UID_LABEL
 from pointsman.operator.core.problems import Problem, unreadable
 from pointsman.operator.core.snapshot import Plan, Policy, Switch
@@ -95,9 +96,8 @@ class PlanInputs:
         """Why :meth:`policy` has none of that name: it is not there, or this version cannot read it."""
         why = self._policies.why_unreadable(name, namespace)
         if why is not None:
-            return unreadable("PlannerPolicy", name, f"{why}; nothing is planned")
-        text = f"spec.policyRef.name is {name}: there is no such PlannerPolicy here; nothing is planned"
-        return Problem(reason=Reason.POLICY_NOT_FOUND, message=text)
+            return unreadable("PlannerPolicy", name, texts.nothing_planned(why))
+        return Problem(reason=Reason.POLICY_NOT_FOUND, message=texts.policy_missing(name))
 
     def pending_switches(self, key: ServiceKey) -> tuple[Switch, ...]:
         """Switches of the service that have not ended, by the mirror."""

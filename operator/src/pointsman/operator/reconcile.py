@@ -41,6 +41,7 @@ from pointsman.operator.core.desired import first_replicas
 from pointsman.operator.core.gateway import endpoint
 from pointsman.operator.core.install import Install
 from pointsman.operator.core.kv_groups import worker_image
+from pointsman.operator.core.messages import status as texts
 from pointsman.operator.core.naming import SWITCH_ANNOTATION, pool_name, secret_name
 from pointsman.operator.core.plans import pending_workers
 from pointsman.operator.core.policies import contradiction, objectives_of, with_objectives
@@ -297,12 +298,8 @@ class Reconciler:
         refusing = [worker.name for worker in snapshot.workers if worker.control_url in self._control.refused]
         if not refusing:
             return []
-        names = ", ".join(refusing[:3])
-        text = (
-            f"the control token of Secret {secret_name(snapshot.service.name)} is refused by {names}: "
-            "they started with another one; write both as new,old, or delete the pods"
-        )
-        return [Problem(reason=Reason.CONTROL_TOKEN_REFUSED, message=text)]
+        message = texts.token_refused(secret_name(snapshot.service.name), refusing)
+        return [Problem(reason=Reason.CONTROL_TOKEN_REFUSED, message=message)]
 
     def _remember(self, key: ServiceKey, uid: str) -> _Memory:
         memory = self._memory.get(key)
@@ -453,7 +450,7 @@ class Reconciler:
     def _unreadable_pods(self, key: ServiceKey) -> list[Problem]:
         """Pods of the service that cannot be read: they may be workers, so none is created in their place."""
         left_out = (found for found in self._pods.unreadable() if label_key(found.metadata) == key)
-        return [unreadable("Pod", found.metadata.name, f"{found.why}; no worker is created") for found in left_out]
+        return [unreadable("Pod", found.metadata.name, texts.nothing_created(found.why)) for found in left_out]
 
     def _remember_budgets(self, key: ServiceKey, snapshot: Snapshot) -> None:
         """What workers reported, so that they need not be asked again until the budget or the container changes."""
@@ -485,7 +482,7 @@ class Reconciler:
             if policy is None:
                 problems.append(self._plan_inputs.no_policy(service.namespace, service.spec.policy_ref.name))
             elif refused := contradiction(policy.spec, service.name, service.spec):
-                problems.append(Problem(reason=refused[0], message=f"policy {policy.name}: {refused[1]}"))
+                problems.append(Problem(reason=refused[0], message=texts.of_policy(policy.name, refused[1])))
         return _Wishes(switches, plans, policy)
 
     async def _refuse_switches(self, key: ServiceKey) -> None:
@@ -516,9 +513,7 @@ class Reconciler:
                 continue
             lost = Problem(
                 reason=Reason.NATS_UNREACHABLE,
-                message=mask_credentials(
-                    f"{asked.name} does not reach NATS at {self._install.nats_url}: prompts are computed locally"
-                ),
+                message=mask_credentials(texts.nats_unreachable(asked.name, self._install.nats_url)),
             )
             found = None if state.nats_connected else lost
             if (found is None) != (memory.nats_problem is None):

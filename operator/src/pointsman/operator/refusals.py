@@ -5,6 +5,7 @@ from typing import Final
 from pointsman.api.v1alpha1.conditions import Reason
 from pointsman.kube.errors import Forbidden, Invalid
 from pointsman.operator.core import actions as act
+from pointsman.operator.core.messages import status as texts
 from pointsman.operator.core.problems import Problem
 from pointsman.process.clock import SYSTEM_CLOCK, Clock
 
@@ -28,7 +29,7 @@ class Refusals:
 
     def add(self, uid: str, what: What, error: Forbidden | Invalid) -> Problem:
         """The API server refused an action of the service of that uid."""
-        problem = Problem(reason=Reason.OBJECT_REFUSED, message=f"{' '.join(what)}: {error}")
+        problem = Problem(reason=Reason.OBJECT_REFUSED, message=texts.refused(" ".join(what), str(error)))
         now_s = self._clock.monotonic_s()
         known = {other: entry for other, entry in self._known.get(uid, {}).items() if entry[1] > now_s}
         self._known[uid] = known | {what: (problem, now_s + RETRY_S)}

@@ -55,10 +55,10 @@ class SwitchReason(StrEnum):
     SERVICE_PAUSED = "ServicePaused"
     WORKER_BUSY = "WorkerBusy"  # another switch holds the worker
     WORKER_NOT_READY = "WorkerNotReady"
-    GATEWAYS_USE_IT = "GatewaysUseIt"
-    FINISHES_WORK = "FinishesWork"
+    WAITING_FOR_GATEWAYS = "WaitingForGateways"
+    DRAINING = "Draining"
     TAKING_ROLE = "TakingRole"
-    PROVING_ITSELF = "ProvingItself"
+    VERIFYING = "Verifying"
 
     # done
     SWITCHED = "Switched"
@@ -85,37 +85,41 @@ class SwitchReason(StrEnum):
 
 
 class RoleSwitchSpec(ApiModel):
-    """Which worker is to do what."""
+    """The worker and its new role."""
 
     service_ref: ServiceReference = Field(description="The service, in the same namespace.")
     worker_name: str | None = Field(
         default=None,
         min_length=1,
         max_length=63,
-        description="Pod of the worker to switch. Default: the one whose switch costs least.",
+        description="Pod of the worker to switch. Default: the worker with the lowest cost of switching.",
     )
     from_role: Role = Field(
         alias="from",
-        description="The role it has: Prefill or Decode.",
+        description="Present role: Prefill or Decode.",
         json_schema_extra=extra(*_ROLE_RULES, schema={"enum": None, "maxLength": 32}),
     )
     to_role: Role = Field(
         alias="to",
-        description="The role it gets: Prefill or Decode.",
+        description="New role: Prefill or Decode.",
         json_schema_extra=extra(*_ROLE_RULES, schema={"enum": None, "maxLength": 32}),
     )
     drain_first: bool = Field(
         default=True,
-        description="Finish everything in the old role before the new one begins. False: the worker takes work of its "
-        "new role at once while old streams finish.",
+        description=(
+            "Whether the worker finishes its requests before it changes its role. False: it accepts requests "
+            "in its new role at once."
+        ),
     )
     drain_timeout_seconds: int = Field(
         default=120,
         ge=1,
         le=86400,
-        description="How long it may finish its old work, seconds; then it is rolled back, with nothing lost.",
+        description=(
+            "Longest time to finish requests in the old role, in seconds. The switch is then rolled back without loss."
+        ),
     )
-    reason: str | None = Field(default=None, max_length=1024, description="Why, for people and logs.")
+    reason: str | None = Field(default=None, max_length=1024, description="Reason of the switch, for users and logs.")
 
     model_config = ConfigDict(
         json_schema_extra=extra(
@@ -131,31 +135,29 @@ class RoleSwitchSpec(ApiModel):
 
 
 class PhaseTime(ApiModel):
-    """When a phase began."""
+    """Start of a phase."""
 
     phase: SwitchPhase
     at: datetime
 
 
 class RoleSwitchStatus(ApiModel):
-    """How far it is."""
+    """Phase of the plan."""
 
-    phase: SwitchPhase | None = Field(default=None, description="Where the switch is.")
-    worker: str | None = Field(default=None, max_length=63, description="The worker's pod.")
-    worker_uid: str | None = Field(default=None, max_length=64, description="The pod's uid.")
-    way: SwitchWay | None = Field(default=None, description="How the role is changed.")
+    phase: SwitchPhase | None = Field(default=None, description="Phase of the switch.")
+    worker: str | None = Field(default=None, max_length=63, description="Pod of the worker.")
+    worker_uid: str | None = Field(default=None, max_length=64, description="UID of the pod.")
+    way: SwitchWay | None = Field(default=None, description="How the role is changed. Hot: without a restart.")
     reason: str | None = Field(
-        default=None, max_length=128, pattern="^[A-Za-z]+$", description="Why it is where it is, as a word."
+        default=None, max_length=128, pattern="^[A-Za-z]+$", description="Machine-readable reason of the phase."
     )
-    message: str | None = Field(default=None, max_length=4096, description="Why it is where it is, as a sentence.")
-    phases: tuple[PhaseTime, ...] = Field(
-        default=(), max_length=16, description="When each phase began, in the order they were reached."
-    )
-    seconds: float | None = Field(default=None, ge=0, description="From creation to its end, seconds.")
+    message: str | None = Field(default=None, max_length=4096, description="Human-readable message about the phase.")
+    phases: tuple[PhaseTime, ...] = Field(default=(), max_length=16, description="Start of each phase, in order.")
+    seconds: float | None = Field(default=None, ge=0, description="Seconds from creation to the end of the switch.")
     conditions: tuple[Condition, ...] = Field(
         default=(),
         max_length=8,
-        description="Complete or Failed, as kubectl wait knows them from Jobs.",
+        description="Complete or Failed, as in Jobs, for kubectl wait.",
         json_schema_extra=extra(schema=LIST_BY_TYPE),
     )
 

@@ -1,7 +1,7 @@
 """What the operator can do.
 
-An action is data with a ``why``; the shell executes it, and its failure changes nothing but the next snapshot. Every
-action is safe to repeat.
+An action is data with a ``why``, the reason that is logged, and an ``outcome``, the Event after it succeeded. The shell
+executes it, and its failure changes nothing but the next snapshot. Every action is safe to repeat.
 """
 
 from collections.abc import Mapping
@@ -11,14 +11,19 @@ from typing import Any
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.plan import PlanRouting, PlanStatus
 from pointsman.api.v1alpha1.roleswitch import RoleSwitchStatus
+from pointsman.operator.core.messages import outcomes
 from pointsman.operator.core.snapshot import UNKNOWN_SCORE, DrainReason, DrainScore, Hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """``why`` is one sentence for a person: log line and Event say it."""
+    """``why``: the reason of the decision, for the log."""
 
     why: str
+
+    def outcome(self) -> str:
+        """What happened, in the past tense and complete without its neighbours: the text of the Event."""
+        raise NotImplementedError(type(self).__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +38,16 @@ class WorkerAction(Action):
 class AddFinalizer(Action):
     """Before the first worker exists, so that no service ever goes without its workers being drained."""
 
+    def outcome(self) -> str:
+        return outcomes.finalizer_added(self.why)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveFinalizer(Action):
     """The service may go; garbage collection takes what it owned."""
+
+    def outcome(self) -> str:
+        return outcomes.finalizer_removed(self.why)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +58,9 @@ class CopyReplicas(Action):
     replicas: int
     resource_version: str
 
+    def outcome(self) -> str:
+        return outcomes.pool_scaled(self.role, self.replicas, self.why)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletePool(Action):
@@ -54,10 +68,16 @@ class DeletePool(Action):
 
     role: Role
 
+    def outcome(self) -> str:
+        return outcomes.pool_deleted(self.role, self.why)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopGateway(Action):
     """Scale the gateway's Deployment to zero: its pods stop accepting and finish their streams."""
+
+    def outcome(self) -> str:
+        return outcomes.gateway_stopped(self.why)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +88,9 @@ class CreateWorker(Action):
     role: Role
     manifest: Mapping[str, Any]
 
+    def outcome(self) -> str:
+        return outcomes.worker_created(self.name, self.role, self.why)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveRole(WorkerAction):
@@ -77,6 +100,9 @@ class GiveRole(WorkerAction):
     role: Role
     prefill_token_budget: int
 
+    def outcome(self) -> str:
+        return outcomes.role_assigned(self.worker, self.role)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetPrefillTokenBudget(WorkerAction):
@@ -84,6 +110,9 @@ class SetPrefillTokenBudget(WorkerAction):
 
     url: str
     prefill_token_budget: int
+
+    def outcome(self) -> str:
+        return outcomes.budget_set(self.worker, self.prefill_token_budget)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +122,10 @@ class VerifyWorker(WorkerAction):
     url: str
     role: Role
     partner_url: str | None
+    partner: str | None = None  # name of the worker at partner_url
+
+    def outcome(self) -> str:
+        return outcomes.worker_verified(self.worker, self.role, self.partner)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,12 +136,18 @@ class SetRoutable(WorkerAction):
     proof: str | None = None
     metrics_port: int | None = None  # as the worker reports it
 
+    def outcome(self) -> str:
+        return (outcomes.routing_started if self.routable else outcomes.routing_stopped)(self.worker, self.why)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetRoutableCondition(WorkerAction):
     """Write the condition of the pod's readiness gate, so that the pod is Ready only while it is routable."""
 
     routable: bool
+
+    def outcome(self) -> str:
+        return outcomes.condition_set(self.worker, self.routable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,10 +157,16 @@ class BeginDrain(WorkerAction):
     reason: DrainReason
     score: DrainScore = UNKNOWN_SCORE
 
+    def outcome(self) -> str:
+        return outcomes.drain_begun(self.worker, self.reason, self.why)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelDrain(WorkerAction):
     """The worker is needed again; it gets its role anew."""
+
+    def outcome(self) -> str:
+        return outcomes.drain_cancelled(self.worker, self.why)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,12 +176,18 @@ class AskDrain(WorkerAction):
     url: str
     reason: DrainReason
 
+    def outcome(self) -> str:
+        return outcomes.drain_requested(self.worker, self.reason)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldWorker(WorkerAction):
     """Mark the pod as a switch's, and not routable, in one write."""
 
     hold: Hold
+
+    def outcome(self) -> str:
+        return outcomes.worker_claimed(self.worker, self.why)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,10 +196,16 @@ class Relabel(WorkerAction):
 
     role: Role
 
+    def outcome(self) -> str:
+        return outcomes.role_changed(self.worker, self.role, self.why)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseWorker(WorkerAction):
     """Take a switch's mark off the pod."""
+
+    def outcome(self) -> str:
+        return outcomes.worker_released(self.worker, self.why)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +217,9 @@ class MoveReplica(Action):
     replicas: int
     resource_version: str
 
+    def outcome(self) -> str:
+        return outcomes.pool_scaled(self.role, self.replicas, self.why)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetSwitchStatus(Action):
@@ -169,6 +229,9 @@ class SetSwitchStatus(Action):
     uid: str
     status: RoleSwitchStatus
 
+    def outcome(self) -> str:
+        return self.status.message or self.why
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteSwitch(Action):
@@ -176,6 +239,9 @@ class DeleteSwitch(Action):
 
     name: str
     uid: str
+
+    def outcome(self) -> str:
+        return outcomes.switch_deleted(self.name, self.why)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +254,9 @@ class CreateSwitch(Action):
     source: Role
     target: Role
     drain_first: bool
+
+    def outcome(self) -> str:
+        return outcomes.switch_created(self.name, self.source, self.target, self.plan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +271,9 @@ class SetReplicas(Action):
     before: int | None
     plan_uid: str
     resource_version: str
+
+    def outcome(self) -> str:
+        return outcomes.pool_scaled(self.role, self.replicas, self.why)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +290,9 @@ class OwnReplicas(Action):
     copied: int | None = None
     resource_version: str
 
+    def outcome(self) -> str:
+        return outcomes.replicas_owned(self.role, self.why, by_plans=self.replicas is not None, external=self.external)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreReplicas(Action):
@@ -227,6 +302,9 @@ class RestoreReplicas(Action):
     replicas: int
     resource_version: str
 
+    def outcome(self) -> str:
+        return outcomes.replicas_restored(self.role, self.replicas, self.why)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetRouting(Action):
@@ -234,6 +312,9 @@ class SetRouting(Action):
 
     routing: PlanRouting
     set_by: str
+
+    def outcome(self) -> str:
+        return outcomes.routing_set(self.why)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,9 +325,15 @@ class SetPlanStatus(Action):
     uid: str
     status: PlanStatus
 
+    def outcome(self) -> str:
+        return self.status.message or self.why
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteWorker(WorkerAction):
     """Delete the pod under its uid. ``lossless`` is False when a deadline, not idleness, ended the drain."""
 
     lossless: bool = True
+
+    def outcome(self) -> str:
+        return outcomes.worker_deleted(self.worker, self.lossless, self.why)

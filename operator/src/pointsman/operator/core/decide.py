@@ -21,6 +21,7 @@ from pointsman.operator.core.actions import (
 from pointsman.operator.core.deletion import deletion_actions
 from pointsman.operator.core.desired import budgeted_gpus, must_copy, pool_target, room_in_budget
 from pointsman.operator.core.drain import begin_at_once, choose_returners, choose_victims, drain_step
+from pointsman.operator.core.messages import reasons as text
 from pointsman.operator.core.naming import free_worker_names
 from pointsman.operator.core.plans import ownership_actions, pending_workers, plan_actions, reported
 from pointsman.operator.core.readiness import readiness_actions
@@ -72,7 +73,7 @@ def _bounded(actions: Iterator[Action]) -> Decision:
 def _actions(snapshot: Snapshot, render: WorkerRenderer | None) -> Iterator[Action]:
     service = snapshot.service
     if not service.has_finalizer:
-        yield AddFinalizer(why="its workers are drained before it goes")
+        yield AddFinalizer(why=text.finalizer_needed())
         return
     for role, pool in snapshot.pools.items():
         if must_copy(snapshot, role, pool):
@@ -81,7 +82,7 @@ def _actions(snapshot: Snapshot, render: WorkerRenderer | None) -> Iterator[Acti
                 role=role,
                 replicas=replicas,
                 resource_version=pool.resource_version,
-                why=f"spec.pools.{role.label}.replicas was set to {replicas}",
+                why=text.replicas_edited(role),
             )
     yield from ownership_actions(snapshot)
     planned = tuple(plan_actions(snapshot))
@@ -108,8 +109,7 @@ def _removed_pools(snapshot: Snapshot) -> Iterator[Action]:
     """Pools of roles that are not in the spec any more, once their last worker is gone."""
     for role in snapshot.pools:
         if role not in snapshot.service.spec.roles and all(worker.role is not role for worker in snapshot.workers):
-            why = f"spec.{role.label} was removed and the last worker of the pool is gone"
-            yield DeletePool(role=role, why=why)
+            yield DeletePool(role=role, why=text.role_removed(role))
 
 
 def _short_of_minimum(snapshot: Snapshot, role: Role) -> int:
@@ -127,17 +127,14 @@ def _pool_actions(
     workers = snapshot.counted(role)
     for worker in workers:
         if worker.finished and not worker.draining and not worker.stays_finished(snapshot.now_s):
-            yield DeleteWorker(
-                worker=worker.name, uid=worker.uid, why=f"its pod is {worker.phase} and will not start again"
-            )
+            yield DeleteWorker(worker=worker.name, uid=worker.uid, why=text.pod_ended(worker.phase))
     leaving = [worker for worker in workers if worker.draining]
     active = [worker for worker in workers if worker.active]
     missing = target.replicas - len(active) - sum(worker.stays_finished(snapshot.now_s) for worker in workers)
     returning = choose_returners(leaving, max(0, missing))
     for worker in returning:
-        yield CancelDrain(
-            worker=worker.name, uid=worker.uid, why=f"pool {role.label} wants {target.replicas}, it is needed again"
-        )
+        why = text.pool_size(role, len(active), target.replicas)
+        yield CancelDrain(worker=worker.name, uid=worker.uid, why=why)
     for worker in leaving:
         if worker not in returning:
             action = drain_step(worker, snapshot)
@@ -150,7 +147,7 @@ def _pool_actions(
             uid=worker.uid,
             reason=DrainReason.SCALE_DOWN,
             score=DrainScore.of(worker.state),
-            why=f"pool {role.label} has {len(active)}, wants {target.replicas}",
+            why=text.pool_size(role, len(active), target.replicas),
         )
     if render is not None:
         new = max(0, min(missing - len(returning), target.limit - len(active) - len(leaving), room))
@@ -160,7 +157,7 @@ def _pool_actions(
                 name=name,
                 role=role,
                 manifest=render(name, role),
-                why=f"pool {role.label} has {len(active)}, wants {target.replicas}",
+                why=text.pool_size(role, len(active), target.replicas),
             )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from pointsman.operator.core.actions import Action, BeginDrain, RemoveFinalizer, StopGateway
 from pointsman.operator.core.drain import drain_step
+from pointsman.operator.core.messages import reasons as text
 from pointsman.operator.core.snapshot import DrainReason, Snapshot
 
 
@@ -13,11 +14,11 @@ def deletion_actions(snapshot: Snapshot) -> Iterator[Action]:
     if not service.has_finalizer:
         return
     if service.skip_drain:
-        yield RemoveFinalizer(why="the skip-drain annotation says not to wait")
+        yield RemoveFinalizer(why=text.skip_drain_annotation())
         return
     gateway_stops = snapshot.gateway_deployment is None or not snapshot.gateway_deployment.replicas
     if not gateway_stops:
-        yield StopGateway(why="the service is deleted: no new request is accepted")
+        yield StopGateway(why=text.service_is_deleted())
     staying = [worker for worker in snapshot.workers if not worker.terminating]
     since_s = service.deleting_since_s if service.deleting_since_s is not None else snapshot.now_s
     streams_may_run = snapshot.now_s < since_s + service.spec.drain.timeout_seconds
@@ -32,7 +33,7 @@ def deletion_actions(snapshot: Snapshot) -> Iterator[Action]:
                 worker=worker.name,
                 uid=worker.uid,
                 reason=DrainReason.SERVICE_DELETED,
-                why="the service is deleted and its gateway is gone",
+                why=text.gateway_is_gone(),
             )
     if not staying and (gateway_gone or not streams_may_run):
-        yield RemoveFinalizer(why="no gateway and no worker is left")
+        yield RemoveFinalizer(why=text.nothing_left())

@@ -13,6 +13,7 @@ from typing import Final
 from pointsman.api.protocol.control import WorkerPhase
 from pointsman.api.protocol.names import Role
 from pointsman.operator.core.actions import AskDrain, DeleteWorker, SetRoutable, WorkerAction
+from pointsman.operator.core.messages import reasons as text
 from pointsman.operator.core.snapshot import DrainReason, Snapshot, Worker
 
 DRAIN_BATCH_S: Final = 5.0  # between two batches of a scale-down
@@ -112,19 +113,19 @@ def drain_step(worker: Worker, snapshot: Snapshot) -> WorkerAction | None:
     name, uid, state = worker.name, worker.uid, worker.state
     reason = worker.drain_reason or DrainReason.SCALE_DOWN
     if worker.finished or not worker.container.running:
-        return DeleteWorker(worker=name, uid=uid, why=f"{reason}: its container does not run, nothing is in flight")
+        return DeleteWorker(worker=name, uid=uid, why=text.drain_not_running(reason))
     if not worker.pod_ready and worker.verified is None and (state is None or state.idle):
-        return DeleteWorker(worker=name, uid=uid, why=f"{reason}: it never served")
+        return DeleteWorker(worker=name, uid=uid, why=text.drain_never_served(reason))
     if snapshot.now_s >= deadline_s(worker, snapshot):
-        left = f"{state.in_flight} in flight, {state.leases} leases" if state else "it does not answer"
+        timeout_s, leases = snapshot.service.spec.drain.timeout_seconds, state.leases if state else 0
         return DeleteWorker(
             worker=name,
             uid=uid,
             lossless=False,
-            why=f"{reason}: drain.timeoutSeconds {snapshot.service.spec.drain.timeout_seconds} is over ({left})",
+            why=text.drain_deadline(reason, timeout_s, state.in_flight if state else None, leases),
         )
     if worker.routable_label:
-        return SetRoutable(worker=name, uid=uid, routable=False, why=f"{reason}: it drains")
+        return SetRoutable(worker=name, uid=uid, routable=False, why=text.drain_started(reason))
     if state is None or worker.busy is not None:
         return None
     released = not users_of(worker, snapshot)
@@ -133,8 +134,8 @@ def drain_step(worker: Worker, snapshot: Snapshot) -> WorkerAction | None:
         # A prefill worker pulls by itself, so it can stop before the gateways have let go; clients of a decode worker
         # would only be sent on to another one.
         if (released or state.role is Role.PREFILL) and worker.control_url is not None:
-            return AskDrain(worker=name, uid=uid, url=worker.control_url, reason=reason, why=f"{reason}: it drains")
+            return AskDrain(worker=name, uid=uid, url=worker.control_url, reason=reason, why=text.drain_started(reason))
         return None
     if released and (state.idle or state.phase is WorkerPhase.FAILED):
-        return DeleteWorker(worker=name, uid=uid, why=f"{reason}: nothing in flight, queued or leased")
+        return DeleteWorker(worker=name, uid=uid, why=text.drain_idle(reason))
     return None

@@ -11,6 +11,7 @@ from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
 from pointsman.api.v1alpha1.multimodal import multimodal_environment
 from pointsman.operator.core import children
 from pointsman.operator.core.install import Install
+from pointsman.operator.core.messages import specs as text
 from pointsman.operator.core.naming import gateway_name
 from pointsman.operator.core.snapshot import Service
 from pointsman.operator.core.strategic_merge import strategic_merge
@@ -60,11 +61,9 @@ def _check(template: Mapping[str, Any]) -> None:
             continue
         for field in _OWNED_CONTAINER_FIELDS:
             if field in container:
-                raise Refused(
-                    f"spec.gateway.template.spec.containers[name={GATEWAY_CONTAINER}].{field} is set by Pointsman: "
-                    f"{'name the variables in env' if field == 'envFrom' else 'leave it out'}",
-                    Reason.TEMPLATE_REFUSED,
-                )
+                at = f"spec.gateway.template.spec.containers[name={GATEWAY_CONTAINER}].{field}"
+                refusal = text.variables_are_set(at) if field == "envFrom" else text.field_is_set(at)
+                raise Refused(refusal, Reason.TEMPLATE_REFUSED)
 
 
 def _group_label(service: Service) -> dict[str, str]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from pointsman.api.v1alpha1.conditions import Reason
 from pointsman.api.v1alpha1.gateway import GatewaySpec
+from pointsman.operator.core.messages import gateways as text
 from pointsman.operator.core.problems import IMAGE_FAILURES, START_FAILURES, Problem, Verdict
 from pointsman.operator.core.snapshot import GatewayDeployment, GatewayPod
 
@@ -39,18 +40,18 @@ def gateway_problems(gateways: Gateways) -> list[Problem]:
 
 def gateway_ready(gateways: Gateways, problems: Sequence[Problem], *, deleting: bool = False) -> Verdict:
     """The condition GatewayReady."""
-    have = f"{gateways.ready} of {gateways.desired} gateways are ready"
+    have = text.ready(gateways.ready, gateways.desired)
     if gateways.desired == 0 and not deleting:
-        message = "the gateway's Deployment is scaled to 0; scale it up, or change spec.gateway.replicas"
+        message = text.scaled_to_zero()
         return Verdict(status=False, reason=Reason.GATEWAY_NOT_READY, message=message)
     if gateways.desired and gateways.ready >= gateways.desired:
         return Verdict(status=True, reason=Reason.AS_DESIRED, message=have)
     found = [problem for problem in problems if problem.of_gateway or problem.reason is Reason.GATEWAY_REFUSED]
     if found:
-        return Verdict(status=False, reason=found[0].reason, message=f"{have}; {found[0].message}")
+        return Verdict(status=False, reason=found[0].reason, message=text.failed(have, found[0].message))
     unplaced = next(_unplaced(gateways), None)
     if gateways.one_is_enough and unplaced is not None:
-        message = f"{have}; {unplaced.message}; one is enough, because spec.gateway.replicas is not set"
+        message = text.one_is_enough(have, unplaced.message)
         return Verdict(status=True, reason=Reason.AS_DESIRED, message=message)
     if deleting:
         return Verdict(status=False, reason=Reason.DELETING, message=have)
@@ -61,21 +62,21 @@ def _unplaced(gateways: Gateways) -> Iterator[Problem]:
     """Gateways that no node has room for, or that the API server lets nobody make."""
     deployment = gateways.deployment
     if deployment is not None and deployment.refused is not None and gateways.ready < deployment.replicas:
-        message = f"a gateway pod is refused: {deployment.refused}"
+        message = text.pod_refused(deployment.refused)
         yield Problem(reason=Reason.GATEWAY_REFUSED, message=message, of_gateway=True)
     for pod in gateways.pods:
         if pod.unschedulable is not None and not pod.terminating:
-            message = f"gateway {pod.name} waits for a node: {pod.unschedulable}"
+            message = text.unschedulable(pod.name, pod.unschedulable)
             yield Problem(reason=Reason.UNSCHEDULABLE, message=message, of_gateway=True)
 
 
 def _failed(gateways: Gateways) -> Iterator[Problem]:
     for pod in gateways.pods:
         if pod.node_lost and not pod.terminating:
-            message = f"gateway {pod.name} is on node {pod.node}, which does not answer"
+            message = text.node_lost(pod.name, pod.node)
             yield Problem(reason=Reason.GATEWAY_NOT_READY, message=message, of_gateway=True)
             continue
         failed = pod.waiting_reason in ("CrashLoopBackOff", *IMAGE_FAILURES, *START_FAILURES)
         if failed and not pod.ready and not pod.terminating:
-            message = f"gateway {pod.name}: {pod.waiting_reason} {pod.message}".strip()
+            message = text.not_started(pod.name, pod.waiting_reason, pod.message)
             yield Problem(reason=Reason.GATEWAY_NOT_READY, message=message, of_gateway=True)

@@ -7,13 +7,11 @@ is replaced would end remote prefill.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Final
 
 from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
+from pointsman.operator.core.messages import kv as text
 from pointsman.operator.core.problems import IMAGE_FAILURES
 from pointsman.operator.core.snapshot import Service, Snapshot, Worker
-
-_NAMED: Final = 3  # workers in a message
 
 
 def worker_image(
@@ -77,33 +75,18 @@ def incompatibilities(snapshot: Snapshot) -> Iterator[tuple[Role, str]]:
         return
     current = snapshot.kv_compatibility
     outdated = [w.name for w in (*prefill, *decode) if current is not None and w.kv_compatibility != current]
-    advice = f"; delete the workers of the older image or flags one by one: {_names(outdated)}" if outdated else ""
     for role, mine, others in ((Role.PREFILL, prefill, decode), (Role.DECODE, decode, prefill)):
         groups = {other.kv_compatibility for other in others}
         alone = [worker for worker in mine if worker.kv_compatibility not in groups]
         if not alone:
             continue
-        consequence = (
-            "no decode worker can pull their KV" if role is Role.PREFILL else "they compute all prompts themselves"
-        )
-        yield (
-            role,
-            f"{_names(worker.name for worker in alone)} ({_images(alone)}) cannot exchange KV with the "
-            f"{'decode' if role is Role.PREFILL else 'prefill'} workers ({_images(others)}): {consequence}{advice}",
-        )
+        names = sorted(worker.name for worker in alone)
+        yield role, text.incompatible(role, names, _groups(alone), _groups(others), sorted(outdated))
 
 
 def _active(workers: Iterable[Worker], role: Role) -> list[Worker]:
     return [worker for worker in workers if worker.active and worker.role is role]
 
 
-def _names(names: Iterable[str]) -> str:
-    found = sorted(names)
-    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-    return ", ".join(found[:_NAMED]) + more
-
-
-def _images(workers: Collection[Worker]) -> str:
-    """Images and KV groups of workers: flags too may tell them apart."""
-    found = sorted({(worker.image or "unknown image", worker.kv_compatibility) for worker in workers})
-    return ", ".join(f"{image}, KV group {group}" for image, group in found[:_NAMED])
+def _groups(workers: Collection[Worker]) -> list[tuple[str | None, str | None]]:
+    return [(worker.image, worker.kv_compatibility) for worker in workers]

@@ -7,6 +7,7 @@ from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.plannerpolicy import Budget, Mode, PlannerPolicySpec
 from pointsman.operator.core.actions import CreateSwitch
 from pointsman.operator.core.desired import budgeted_gpus, pool_target
+from pointsman.operator.core.messages import plans as text
 from pointsman.operator.core.snapshot import Plan, Snapshot
 
 
@@ -31,7 +32,7 @@ def wanted_switches(plan: Plan) -> Iterator[CreateSwitch]:
                 source=step.from_role,
                 target=step.to_role,
                 drain_first=plan.spec.drain_first,
-                why=f"plan {plan.name}: {step.from_role} to {step.to_role}",
+                why=text.switch_of_plan(plan.name, step.from_role, step.to_role),
             )
             number += 1
 
@@ -45,19 +46,19 @@ def refused_steps(policy: PlannerPolicySpec, plan: Plan, steps: Steps) -> str | 
         (steps.removals, "scaleIn", "removes workers", actions.scale_in),
     ):
         if count and not action.enabled:
-            return f"it {what}, and actions.{name}.enabled of the policy is false"
+            return text.step_disabled(what, name)
         if count and not approved and (action.needs_approval or policy.mode is Mode.APPROVE):
-            asks = f"actions.{name}.needsApproval" if action.needs_approval else "mode Approve"
-            return f"it {what}, and was decided before {asks} of the policy asked for an approval"
+            rule = f"actions.{name}.needsApproval" if action.needs_approval else "mode Approve"
+            return text.step_unapproved(what, rule)
     return None
 
 
 def refused_gpus(budget: Budget, gpus: int, gpus_before: int) -> str | None:
     """Why a policy's budget does not allow this number of GPUs; None: it does."""
     if gpus > budget.max_gpus:
-        return f"it takes {gpus} GPUs, budget.maxGpus of the policy is {budget.max_gpus}"
+        return text.above_budget(gpus, budget.max_gpus)
     if gpus < min(budget.min_gpus, gpus_before):
-        return f"it leaves {gpus} GPUs, budget.minGpus of the policy is {budget.min_gpus}"
+        return text.below_budget(gpus, budget.min_gpus)
     return None
 
 
@@ -65,9 +66,9 @@ def refusal(plan: Plan, snapshot: Snapshot) -> str | None:
     """Why the plan must not be carried out (any further); None: it may be."""
     service, policy = snapshot.service.spec, snapshot.policy
     if policy is None:
-        return "the service has no policy now"
+        return text.no_policy()
     if Role.ENCODE in plan.spec.roles and service.encode is None:
-        return f"it asks for {plan.spec.replicas(Role.ENCODE)} encode workers, and the service has no spec.encode"
+        return text.no_encode_pool(plan.spec.replicas(Role.ENCODE))
     gpus = sum(budgeted_gpus(service, role) * _after(plan, role, snapshot) for role in service.roles)
     before = sum(budgeted_gpus(service, role) * pool_target(snapshot, role).held for role in service.roles)
     if (refused := refused_gpus(policy.spec.budget, gpus, before)) is not None:
@@ -75,10 +76,8 @@ def refusal(plan: Plan, snapshot: Snapshot) -> str | None:
     for role in plan.spec.roles:
         bounds, wanted = service.pools.of(role), plan.spec.replicas(role)
         if not bounds.min_replicas <= wanted <= bounds.max_replicas:
-            return (
-                f"{role.label} {wanted} is not within spec.pools.{role.label} "
-                f"({bounds.min_replicas} to {bounds.max_replicas})"
-            )
+            field = f"spec.pools.{role.label}"
+            return text.out_of_bounds(role.label, wanted, field, bounds.min_replicas, bounds.max_replicas)
     return refused_steps(policy.spec, plan, _steps(plan, snapshot))
 
 

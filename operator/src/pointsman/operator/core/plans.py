@@ -23,6 +23,8 @@ from pointsman.operator.core.actions import (
     SetRouting,
 )
 from pointsman.operator.core.desired import EXECUTED_MODES
+from pointsman.operator.core.messages import plans as text
+from pointsman.operator.core.messages import reasons
 from pointsman.operator.core.plan_limits import refusal, wanted_switches
 from pointsman.operator.core.snapshot import Plan, Policy, Pool, Snapshot, Worker
 from pointsman.operator.core.unschedulable import given_up_at_s, pending_of_plan
@@ -35,7 +37,7 @@ def plan_actions(snapshot: Snapshot) -> Iterator[Action]:
     layout, old_layouts = newest_of(plan for plan in snapshot.plans if plan.spec.changes_layout)
     routing, old_routings = newest_of(plan for plan in snapshot.plans if not plan.spec.changes_layout)
     for older, newer in (*old_layouts, *old_routings):
-        message = f"plan {newer.name} is newer"
+        message = text.newer(newer.name)
         yield from _report(older, snapshot, PlanPhase.SUPERSEDED, PlanReason.NEWER_PLAN, message)
     if routing is not None:
         yield from _route(routing, snapshot)
@@ -73,24 +75,21 @@ def ownership_actions(snapshot: Snapshot) -> Iterator[Action]:
     for role, pool in snapshot.pools.items():
         version = pool.resource_version
         if owns and pool.owned_replicas is None:
-            why = f"plans write the replicas of pool {role.label} from now on, beginning with {pool.replicas}"
+            why = reasons.plans_own_replicas()
             yield OwnReplicas(role=role, replicas=pool.replicas, resource_version=version, why=why)
         elif external and not pool.external:
-            why = f"the policy's mode is External: others write the replicas of pool {role.label} from now on"
+            why = reasons.others_own_replicas()
             yield OwnReplicas(role=role, external=True, resource_version=version, why=why)
         elif not owns and not external and (pool.owned_replicas is not None or pool.external):
             number = snapshot.service.spec.pools.of(role).replicas if role in snapshot.service.spec.roles else None
-            why = (
-                f"pool {role.label} keeps its {pool.replicas} replicas until spec.pools.{role.label}.replicas is edited"
-            )
+            why = reasons.spec_owns_replicas(role)
             yield OwnReplicas(role=role, copied=number, resource_version=version, why=why)
         elif owns and pool.owned_replicas is not None and pool.owned_replicas != pool.replicas:
             yield RestoreReplicas(
                 role=role,
                 replicas=pool.owned_replicas,
                 resource_version=version,
-                why=f"{pool.replicas} replicas were written into pool {role.label}, but plans own it; edit the policy, "
-                "or set its mode to External",
+                why=reasons.written_by_others(pool.replicas),
             )
 
 
@@ -100,7 +99,7 @@ def _route(plan: Plan, snapshot: Snapshot) -> Iterator[Action]:
         yield from _report(plan, snapshot, *_not_executed(plan, snapshot.policy))
         return
     yield from _set_routing(plan, snapshot)
-    done = _in_words(plan.spec.routing) if plan.spec.routing is not None else ""
+    done = _routing_text(plan.spec.routing) if plan.spec.routing is not None else ""
     yield from _report(plan, snapshot, PlanPhase.COMPLETED, PlanReason.DONE, done)
 
 
@@ -125,21 +124,17 @@ def gate(plan: Plan, at: Gate) -> Held | None:
     if not executes(at.policy) or plan.spec.mode is Mode.SHADOW:
         return _not_executed(plan, at.policy)
     if plan.spec.approval.decision == "Denied" and not began:
-        who = f" by {plan.spec.approval.by}" if plan.spec.approval.by else ""
-        return PlanPhase.DENIED, PlanReason.DENIED, f"denied{who}"
+        return PlanPhase.DENIED, PlanReason.DENIED, text.denied(plan.spec.approval.by)
     unanswered = plan.spec.approval.required and plan.spec.approval.decision is None
     withdrawal = next((other for other in at.plans if other.spec.withdraws == plan.name), None)
     if withdrawal is not None and unanswered and not began:
-        message = f"plan {withdrawal.name}: {withdrawal.spec.message}"
+        message = text.withdrawn(withdrawal.name, withdrawal.spec.message)
         return PlanPhase.SUPERSEDED, PlanReason.NO_LONGER_WANTED, message
     if not began and at.now_s >= plan.spec.expires_at.timestamp():
-        what = "not approved" if plan.spec.approval.required else "not begun"
-        return PlanPhase.EXPIRED, PlanReason.EXPIRED, f"{what} before {plan.spec.expires_at:%H:%M:%S}"
+        message = text.expired(plan.spec.approval.required, plan.spec.expires_at)
+        return PlanPhase.EXPIRED, PlanReason.EXPIRED, message
     if unanswered:
-        message = (
-            f"awaiting approval: kubectl patch plan {plan.name} --namespace {at.namespace} "
-            '--type=merge -p \'{"spec":{"approval":{"decision":"Approved"}}}\''
-        )
+        message = text.awaiting_approval(plan.name, at.namespace)
         return PlanPhase.AWAITING_APPROVAL, PlanReason.AWAITING_APPROVAL, message
     if at.refusal is not None:
         return PlanPhase.FAILED, PlanReason.NOT_ALLOWED, at.refusal
@@ -158,19 +153,20 @@ def _carry_out(plan: Plan, snapshot: Snapshot) -> Iterator[Action]:
     missing = [step for step in wanted if step.name not in switches]
     lost = [step.name for step in missing if step.name in plan.status.switches]
     if lost:
-        message = f"switch {lost[0]} was deleted on the way"
+        message = text.switch_deleted(lost[0])
         yield from _report(plan, snapshot, PlanPhase.FAILED, PlanReason.SWITCH_FAILED, message)
         return
     yield from missing
     there = tuple(step.name for step in wanted if step.name in switches)
     if missing or any(not switches[name].ended for name in there):
-        message = f"{len(wanted)} worker{'s change' if len(wanted) > 1 else ' changes'} role"
+        message = text.switching(len(wanted))
         yield from _report(plan, snapshot, PlanPhase.EXECUTING, PlanReason.SWITCHING, message, there)
         return
     failed = [switches[name] for name in there if switches[name].status.phase is not SwitchPhase.COMPLETED]
     if failed:
         # Nothing is scaled to make up for it: the next plan decides on what there is then.
-        message = f"switch {failed[0].name} is {failed[0].status.phase}: {failed[0].status.message}"
+        first = failed[0]
+        message = text.switch_failed(first.name, str(first.status.phase), first.status.message or "")
         yield from _report(plan, snapshot, PlanPhase.FAILED, PlanReason.SWITCH_FAILED, message, there)
         return
     running = [
@@ -180,7 +176,7 @@ def _carry_out(plan: Plan, snapshot: Snapshot) -> Iterator[Action]:
     ]
     if running:
         # Of an older plan or by hand: its ±1 is still to come, so numbers written now would be wrong afterwards.
-        message = f"waits for the end of switch {running[0]}"
+        message = text.waits_for_switch(running[0])
         yield from _report(plan, snapshot, PlanPhase.EXECUTING, PlanReason.SWITCHING, message, there)
         return
     yield from _scale(plan, snapshot, there)
@@ -190,7 +186,7 @@ def _scale(plan: Plan, snapshot: Snapshot, switches: tuple[str, ...]) -> Iterato
     pools = {role: pool for role, pool in snapshot.pools.items() if role in plan.spec.roles}
     absent = [role.label for role in plan.spec.roles if role not in pools]
     if absent:
-        message = f"waits for WorkerPool {absent[0]}, which does not exist"
+        message = text.waits_for_pool(absent[0])
         yield from _report(plan, snapshot, PlanPhase.EXECUTING, PlanReason.SCALING, message, switches)
         return
     unwritten = [
@@ -206,11 +202,11 @@ def _scale(plan: Plan, snapshot: Snapshot, switches: tuple[str, ...]) -> Iterato
             before=pool.replicas,
             plan_uid=plan.uid,
             resource_version=pool.resource_version,
-            why=f"plan {plan.name}: {role.label} {pool.replicas} to {wanted}",
+            why=text.scales_pool(plan.name, pool.replicas, wanted),
         )
     have = {role: sum(worker.serves for worker in snapshot.counted(role)) for role in pools}
     want = {role: pool.replicas for role, pool in pools.items()}  # what a person's switch moved since counts
-    words = ", ".join(f"{role.label} {have[role]} of {want[role]}" for role in want)
+    words = text.progress({role: (have[role], want[role]) for role in want})
     if unwritten:
         yield from _report(plan, snapshot, PlanPhase.EXECUTING, PlanReason.SCALING, words, switches)
         return
@@ -226,7 +222,7 @@ def _scale(plan: Plan, snapshot: Snapshot, switches: tuple[str, ...]) -> Iterato
     }
     done = all(have[role] <= want[role] <= have[role] + len(others[role]) for role in pools)
     waiting = [worker.name for role in pools for worker in others[role]]
-    words += f"; {waiting[0]} still waits for a node, as it did before the plan" if done and waiting else ""
+    words = text.pending_before(words, waiting[0]) if done and waiting else words
     phase, reason = (PlanPhase.COMPLETED, PlanReason.DONE) if done else (PlanPhase.EXECUTING, PlanReason.SCALING)
     yield from _report(plan, snapshot, phase, reason, words, switches)
 
@@ -257,10 +253,10 @@ def _give_up(
                 before=None,
                 plan_uid=plan.uid,
                 resource_version=pool.resource_version,
-                why=f"plan {plan.name}: no node takes {len(workers)} of the {role.label} workers that it added",
+                why=text.no_node(plan.name, len(workers), f"{role.label} worker"),
             )
     first = next(worker for workers in stuck.values() for worker in workers)
-    message = f"{words}; {first.name} is given up because no node takes it: {first.unschedulable}"
+    message = text.given_up(words, first.name, first.unschedulable)
     yield from _report(plan, snapshot, PlanPhase.FAILED, PlanReason.UNSCHEDULABLE, message, switches)
 
 
@@ -274,11 +270,9 @@ def pending_workers(snapshot: Snapshot) -> list[Worker]:
 
 
 def _not_executed(plan: Plan, policy: Policy | None) -> Held:
-    if plan.spec.mode is Mode.SHADOW:  # also if the policy has another mode by now: nobody asked for this plan
-        return PlanPhase.SHADOW, PlanReason.RECORDED, "the policy only recorded decisions when this one was made"
-    mode = policy.mode if policy is not None else None
-    now = f"the policy's mode is {mode} now" if mode is not None else "there is no policy now"
-    return PlanPhase.FAILED, PlanReason.NOT_ALLOWED, f"{now}: it is not carried out"
+    if plan.spec.mode is Mode.SHADOW:  # even if the policy has another mode by now: no user allowed this plan
+        return PlanPhase.SHADOW, PlanReason.RECORDED, text.shadow()
+    return PlanPhase.FAILED, PlanReason.NOT_ALLOWED, text.not_executed(policy.mode if policy is not None else None)
 
 
 def _set_routing(plan: Plan, snapshot: Snapshot) -> Iterator[Action]:
@@ -294,15 +288,15 @@ def _set_routing(plan: Plan, snapshot: Snapshot) -> Iterator[Action]:
         for other in newer
     )
     if plan.spec.routing is not None and snapshot.routing_set_by != mark and not overtaken:
-        yield SetRouting(routing=plan.spec.routing, set_by=mark, why=_in_words(plan.spec.routing))
+        yield SetRouting(routing=plan.spec.routing, set_by=mark, why=_routing_text(plan.spec.routing))
 
 
-def _in_words(routing: PlanRouting) -> str:
-    local = f"prompts of up to {routing.max_local_prefill_tokens} new tokens are prefilled locally"
-    pending, decoding = routing.pending_tokens_per_prefill_worker, routing.decoding_per_decode_worker
-    bounds = [f"{pending} pending prompt tokens per prefill worker"] if pending is not None else []
-    bounds += [f"{decoding} decoding requests per decode worker"] if decoding is not None else []
-    return f"{local}; each gateway queues new requests above {' or '.join(bounds)}" if bounds else local
+def _routing_text(routing: PlanRouting) -> str:
+    return text.routing(
+        routing.max_local_prefill_tokens,
+        routing.pending_tokens_per_prefill_worker,
+        routing.decoding_per_decode_worker,
+    )
 
 
 def _report(
@@ -340,4 +334,4 @@ def report(
     )
     if phase.ended:
         status = status.ended_with(now)
-    yield SetPlanStatus(name=plan.name, uid=plan.uid, status=status, why=f"{phase}: {message}")
+    yield SetPlanStatus(name=plan.name, uid=plan.uid, status=status, why=text.status_changed(phase, message))

@@ -8,6 +8,7 @@ from pointsman.api.v1alpha1.elasticgroup import ElasticGroupSpec
 from pointsman.api.v1alpha1.llmservice import LLMServiceSpec, Routing, RoutingObjectives
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec, PlannerPolicyStatus, PolicyConditionType
 from pointsman.operator.core.desired import budgeted_gpus
+from pointsman.operator.core.messages import status as text
 from pointsman.operator.core.snapshot import Policy
 
 Follower = LLMServiceSpec | ElasticGroupSpec
@@ -37,27 +38,21 @@ def contradiction(policy: PlannerPolicySpec, name: str, follower: Follower) -> t
     """Why a service or an elastic group of that name cannot follow the policy: only the two objects together say it."""
     least, most, gpus, budget = *_gpus(follower), policy.budget
     if budget.max_gpus < least:
-        return Reason.BUDGET_BELOW_MINIMUM, (
-            f"budget.maxGpus is {budget.max_gpus}; {name} needs {least} by its minReplicas and {gpus}: "
-            f"write maxGpus >= {least}, or lower minReplicas"
-        )
+        return Reason.BUDGET_BELOW_MINIMUM, text.budget_too_small(budget.max_gpus, name, least, gpus)
     if budget.min_gpus > most:
-        return Reason.BUDGET_ABOVE_MAXIMUM, (
-            f"budget.minGpus is {budget.min_gpus}; {name} may have {most} by its maxReplicas and {gpus}: "
-            f"write minGpus <= {most}, or raise maxReplicas"
-        )
+        return Reason.BUDGET_ABOVE_MAXIMUM, text.budget_too_large(budget.min_gpus, name, most, gpus)
     return None
 
 
-def _gpus(follower: Follower) -> tuple[int, int, str]:
-    """(fewest, most, the field with those of one worker)."""
+def _gpus(follower: Follower) -> tuple[int, int, list[str]]:
+    """(fewest, most, the fields with those of one worker)."""
     if isinstance(follower, ElasticGroupSpec):
         each, bounds = max(follower.instance.gpus, 1), follower.instances
-        return each * bounds.min_replicas, each * bounds.max_replicas, "instance.gpus"
+        return each * bounds.min_replicas, each * bounds.max_replicas, ["instance.gpus"]
     pools = [(budgeted_gpus(follower, role), follower.pools.of(role)) for role in follower.roles]
     least = sum(each * pool.min_replicas for each, pool in pools)
     most = sum(each * pool.max_replicas for each, pool in pools)
-    return least, most, "worker.gpus" if follower.encode is None else "worker.gpus and encode.gpus"
+    return least, most, ["worker.gpus"] if follower.encode is None else ["worker.gpus", "encode.gpus"]
 
 
 def policy_status(
@@ -75,16 +70,14 @@ def policy_status(
     if dropped is not None:
         refused.append((Reason.UNKNOWN_FIELD, dropped))
     reason = refused[0][0] if refused else Reason.ACCEPTED
-    sentence = "; ".join(message for _, message in refused) or f"followed as it is written, in mode {policy.mode}"
+    sentence = "; ".join(message for _, message in refused) or text.policy_accepted(policy.mode)
     said = [
         (PolicyConditionType.ACCEPTED, not refused, reason, sentence),
         (
             PolicyConditionType.IN_USE,
             bool(users),
             Reason.IN_USE if users else Reason.NOT_IN_USE,
-            f"followed by {', '.join(sorted(users))}"
-            if users
-            else "no service and no elastic group refers to it by spec.policyRef",
+            text.policy_in_use(sorted(users)) if users else text.policy_not_in_use(),
         ),
     ]
     conditions = before.conditions

@@ -5,6 +5,7 @@ from typing import Final
 
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.conditions import Reason
+from pointsman.operator.core.messages import status as text
 
 IMAGE_FAILURES: Final = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
 START_FAILURES: Final = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
@@ -35,4 +36,4 @@ class Verdict:
 
 def unreadable(kind: str, name: str, why: str) -> Problem:
     """An object that this version cannot read; ``why`` names its fields."""
-    return Problem(reason=Reason.UNREADABLE, message=f"{kind} {name} cannot be read by this version: {why}")
+    return Problem(reason=Reason.UNREADABLE, message=text.unreadable(kind, name, why))

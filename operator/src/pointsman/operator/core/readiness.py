@@ -7,6 +7,7 @@ replacement of the first worker serves. The label stays what gateways obey; the 
 from collections.abc import Collection, Iterator
 
 from pointsman.operator.core.actions import SetRoutableCondition
+from pointsman.operator.core.messages import reasons as text
 from pointsman.operator.core.snapshot import Snapshot
 
 
@@ -17,5 +18,5 @@ def readiness_actions(snapshot: Snapshot, made_routable: Collection[str] = ()) -
         if worker.routable_condition is None or worker.routable_condition == routable:
             continue
         if not (worker.terminating or worker.finished):
-            why = "it is routable" if routable else "it is not routable"
+            why = text.condition_follows(routable)
             yield SetRoutableCondition(worker=worker.name, uid=worker.uid, routable=routable, why=why)

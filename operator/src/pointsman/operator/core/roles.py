@@ -14,6 +14,7 @@ from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.operator.core.actions import GiveRole, SetPrefillTokenBudget, SetRoutable, VerifyWorker, WorkerAction
 from pointsman.operator.core.desired import pool_target
 from pointsman.operator.core.kv_groups import lacks_decode_peer
+from pointsman.operator.core.messages import reasons as text
 from pointsman.operator.core.snapshot import Snapshot, Worker
 
 
@@ -41,7 +42,7 @@ def _next_step(worker: Worker, role: Role, snapshot: Snapshot) -> WorkerAction |
             worker=worker.name,
             uid=worker.uid,
             routable=False,
-            why=f"its container was not proved as {role} worker (it restarted, or its role was changed)",
+            why=text.not_verified(role),
         )
     if state is None or url is None or state.phase in (WorkerPhase.STARTING, WorkerPhase.FAILED):
         return None
@@ -51,7 +52,7 @@ def _next_step(worker: Worker, role: Role, snapshot: Snapshot) -> WorkerAction |
             worker=worker.name,
             uid=worker.uid,
             routable=False,
-            why=f"it says it is {state.phase} with role {state.role or 'none'}, not serving as {role} worker",
+            why=text.not_in_role(state.phase, state.role, role),
         )
     if not serves_role:
         return GiveRole(
@@ -60,7 +61,7 @@ def _next_step(worker: Worker, role: Role, snapshot: Snapshot) -> WorkerAction |
             url=url,
             role=role,
             prefill_token_budget=snapshot.prefill_token_budget,
-            why=f"its pool is {role.label}, it is {state.phase}",
+            why=text.role_missing(role, state.phase),
         )
     if role is Role.PREFILL and state.prefill_token_budget != snapshot.prefill_token_budget:
         return SetPrefillTokenBudget(
@@ -68,8 +69,7 @@ def _next_step(worker: Worker, role: Role, snapshot: Snapshot) -> WorkerAction |
             uid=worker.uid,
             url=url,
             prefill_token_budget=snapshot.prefill_token_budget,
-            why=f"prefill token budget set to {snapshot.prefill_token_budget} tokens (before: "
-            f"{state.prefill_token_budget or 'no limit'})",
+            why=text.budget_differs(state.prefill_token_budget),
         )
     if state.verified is role:
         if worker.routable_label:
@@ -80,12 +80,11 @@ def _next_step(worker: Worker, role: Role, snapshot: Snapshot) -> WorkerAction |
             routable=True,
             proof=worker.proof,
             metrics_port=state.metrics_port,
-            why=f"it answered a real request as {role} worker",
+            why=text.verified(role),
         )
     if role is not Role.PREFILL:
-        return VerifyWorker(
-            worker=worker.name, uid=worker.uid, url=url, role=role, partner_url=None, why="its role is not proved yet"
-        )
+        why = text.verification_due(role, None)
+        return VerifyWorker(worker=worker.name, uid=worker.uid, url=url, role=role, partner_url=None, why=why)
     if lacks_decode_peer(worker, snapshot.workers):
         return None  # nobody would pull what it prefills; `status` says KvIncompatible
     partner = prefill_partner(worker, snapshot)
@@ -97,7 +96,8 @@ def _next_step(worker: Worker, role: Role, snapshot: Snapshot) -> WorkerAction |
         url=url,
         role=role,
         partner_url=partner.control_url if partner else None,
-        why=f"its role is not proved yet; {partner.name if partner else 'nobody'} pulls its KV",
+        partner=partner.name if partner else None,
+        why=text.verification_due(role, partner.name if partner else None),
     )
 
 

@@ -16,6 +16,7 @@ from pointsman.operator.core.children import worker_selector
 from pointsman.operator.core.desired import PoolTarget, budgeted_gpus, pool_target, room_in_budget
 from pointsman.operator.core.gateway_status import Gateways, gateway_problems, gateway_ready
 from pointsman.operator.core.kv_groups import incompatibilities
+from pointsman.operator.core.messages import status as text
 from pointsman.operator.core.problems import IMAGE_FAILURES, START_FAILURES, Problem, Verdict
 from pointsman.operator.core.revision import revision as revision_of
 from pointsman.operator.core.snapshot import DrainReason, Snapshot, Worker
@@ -162,7 +163,7 @@ def unreachable(worker: Worker, snapshot: Snapshot) -> Problem | None:
     """Of a worker that is routable as far as Kubernetes knows."""
     if not is_unreachable(worker, snapshot):
         return None
-    message = f"{worker.name} on node {worker.node} answers neither the operator nor any gateway"
+    message = text.unreachable(worker.name, worker.node)
     return Problem(reason=Reason.WORKER_UNREACHABLE, message=message, role=worker.role)
 
 
@@ -177,87 +178,78 @@ def problem_of(worker: Worker) -> Problem | None:
     container, name = worker.container, worker.name
     why = container.waiting_reason
     if worker.node_lost:
-        message = f"{name} is on node {worker.node}, which does not answer; when Kubernetes deletes it, it is replaced"
+        message = text.node_lost(name, worker.node)
         return Problem(reason=Reason.NODE_LOST, message=message, role=worker.role)
     if worker.proved and not worker.pod_ready:
-        message = f"{name} served and does not answer its readiness probe now; if that lasts, it is restarted"
+        message = text.unresponsive(name)
         return Problem(reason=Reason.WORKER_UNRESPONSIVE, message=message, role=worker.role)
     if worker.unschedulable is not None:
-        return Problem(
-            reason=Reason.UNSCHEDULABLE, message=f"{name} waits for a node: {worker.unschedulable}", role=worker.role
-        )
+        message = text.unschedulable(name, worker.unschedulable)
+        return Problem(reason=Reason.UNSCHEDULABLE, message=message, role=worker.role)
     if worker.finished:
         return Problem(
             reason=Reason.WORKER_CRASHED,
-            message=f"{name} is {worker.phase}: {container.last_exit_message or worker.message or 'no reason given'}",
+            message=text.pod_ended(name, worker.phase, container.last_exit_message or worker.message or ""),
             role=worker.role,
         )
     if why in IMAGE_FAILURES:
-        return Problem(
-            reason=Reason.IMAGE_PULL_FAILED, message=f"{name}: {why} {container.waiting_message}", role=worker.role
-        )
+        message = text.not_started(name, why, container.waiting_message)
+        return Problem(reason=Reason.IMAGE_PULL_FAILED, message=message, role=worker.role)
     if why in START_FAILURES:
-        return Problem(
-            reason=Reason.CONTAINER_NOT_STARTED, message=f"{name}: {why} {container.waiting_message}", role=worker.role
-        )
+        message = text.not_started(name, why, container.waiting_message)
+        return Problem(reason=Reason.CONTAINER_NOT_STARTED, message=message, role=worker.role)
     if container.last_exit_code is None:
         return None
     again = why == "CrashLoopBackOff" or container.restarts > 1
     return Problem(
         reason=Reason.CRASH_LOOP if again else Reason.WORKER_CRASHED,
-        message=(
-            f"{name} ended with exit code {container.last_exit_code}"
-            f"{f' ({container.last_exit_reason})' if container.last_exit_reason else ''}, restarts: "
-            f"{container.restarts}; its last lines: {_tail(container.last_exit_message) or 'none'}"
+        message=text.crashed(
+            name,
+            container.last_exit_code,
+            container.last_exit_reason,
+            container.restarts,
+            container.last_exit_message,
         ),
         role=worker.role,
     )
-
-
-def _tail(text: str, limit: int = 600) -> str:
-    text = text.strip()
-    return text if len(text) <= limit else "…" + text[-limit:]
 
 
 def _pool_ready(
     snapshot: Snapshot, role: Role, counts: PoolCounts, problems: Sequence[Problem], outdated: Sequence[Worker]
 ) -> Verdict:
     target = pool_target(snapshot, role)
-    have = f"{counts.routable} of {target.replicas} {role.label} workers serve"
+    have = text.serving(counts.routable, target.replicas, role)
     if _has_no_pool(snapshot, role):
         refused = in_the_way(problems)
-        message = f"{counts.routable} {role.label} workers serve; their WorkerPool does not exist, so none is added"
+        message = text.no_pool(counts.routable, role)
         if refused is not None:
-            return Verdict(status=False, reason=refused.reason, message=f"{message}; {refused.message}")
+            return Verdict(status=False, reason=refused.reason, message=text.also(message, refused.message))
         return Verdict(status=False, reason=Reason.CREATING, message=message)
     incompatible = next((p for p in problems if p.reason is Reason.KV_INCOMPATIBLE and p.role is Role.PREFILL), None)
     if role is Role.PREFILL and incompatible is not None:  # whoever serves prefills for nobody
-        return Verdict(status=False, reason=incompatible.reason, message=f"{have}; {incompatible.message}")
+        return Verdict(status=False, reason=incompatible.reason, message=text.also(have, incompatible.message))
     if counts.routable >= target.replicas:
         old = [worker for worker in outdated if worker.role is role]
         if old and snapshot.service.deleting_since_s is None:
-            return Verdict(
-                status=False, reason=Reason.CHANGE_NEEDS_ROLLOUT, message=f"{have}; {_must_go(old, snapshot)}"
-            )
+            message = text.also(have, _rollout_needed(old, snapshot))
+            return Verdict(status=False, reason=Reason.CHANGE_NEEDS_ROLLOUT, message=message)
         return Verdict(status=True, reason=Reason.AS_DESIRED, message=_with_bounds(have, target, snapshot))
     mine = next((problem for problem in problems if problem.role is role), None)
     if mine is None and counts.existing < target.replicas:  # what keeps all workers from being made
         mine = in_the_way([problem for problem in problems if not problem.of_gateway])
     if mine is not None:
-        return Verdict(status=False, reason=mine.reason, message=f"{have}; {mine.message}")
+        return Verdict(status=False, reason=mine.reason, message=text.also(have, mine.message))
     starting = [worker for worker in snapshot.counted(role) if worker.active and not worker.serves]
     if starting:
-        doing = ", ".join(f"{worker.name} {_doing(worker)}" for worker in starting[:3])
-        more = f" and {len(starting) - 3} more" if len(starting) > 3 else ""
-        return Verdict(status=False, reason=Reason.WORKERS_STARTING, message=f"{have}; {doing}{more}")
+        message = text.starting(have, [(worker.name, _doing(worker)) for worker in starting])
+        return Verdict(status=False, reason=Reason.WORKERS_STARTING, message=message)
     if snapshot.service.deleting_since_s is not None:
         return Verdict(status=False, reason=Reason.DELETING, message=have)
     if counts.existing < target.replicas and room_in_budget(snapshot) < budgeted_gpus(snapshot.service.spec, role):
         most = snapshot.policy.spec.budget.max_gpus if snapshot.policy else 0
-        message = f"{have}; budget.maxGpus {most} of the policy is used, by workers that leave too"
-        return Verdict(status=False, reason=Reason.BUDGET_REACHED, message=message)
+        return Verdict(status=False, reason=Reason.BUDGET_REACHED, message=text.budget_used(have, most))
     if counts.existing < target.replicas and not snapshot.service.spec.paused:
-        return Verdict(status=False, reason=Reason.CREATING, message=f"{have}; more are created")
+        return Verdict(status=False, reason=Reason.CREATING, message=text.creating(have))
     if counts.routable == 0:
         return Verdict(status=False, reason=_NO_WORKER[role], message=have)
     return Verdict(status=False, reason=Reason.TOO_FEW_WORKERS, message=have)
@@ -276,42 +268,33 @@ def _with_bounds(sentence: str, target: PoolTarget, snapshot: Snapshot) -> str:
     """``sentence``, and which number of somebody's is not followed, and why."""
     role, bounds = target.role, snapshot.service.spec.pools.of(target.role)
     if target.asked != target.held:
-        sentence = (
-            f"{sentence}; the pool asks for {target.asked}, spec.pools.{role.label} allows "
-            f"{bounds.min_replicas} to {bounds.max_replicas}"
-        )
+        sentence = text.replicas_clamped(sentence, target.asked, role, bounds.min_replicas, bounds.max_replicas)
     pool, policy = snapshot.pools.get(role), snapshot.policy
     if pool is not None and (policy is None or policy.mode is Mode.SHADOW) and pool.replicas != bounds.replicas:
-        return f"{sentence}; spec.pools.{role.label}.replicas {bounds.replicas} is followed when it is edited again"
+        return text.replicas_kept(sentence, role, bounds.replicas)
     if pool is None or policy is None or policy.mode is Mode.SHADOW or pool.copied_replicas == bounds.replicas:
         return sentence
-    owner = "kubectl scale or an autoscaler" if policy.mode is Mode.EXTERNAL else "plans"
-    return (
-        f"{sentence}; spec.pools.{role.label}.replicas {bounds.replicas} is not followed: in mode {policy.mode} of "
-        f"policy {policy.name}, {owner} own{'s' if policy.mode is Mode.EXTERNAL else ''} the pool's number"
-    )
+    return text.replicas_ignored(sentence, role, bounds.replicas, policy.mode, policy.name)
 
 
 def _doing(worker: Worker) -> str:
     if worker.node_lost:
-        return f"is on node {worker.node}, which does not answer"
+        return text.node_does_not_answer(worker.node)
     if worker.busy is not None:
         return worker.busy
     if not worker.container.running:
-        return "waits for its container" if worker.node else "waits for a node"
+        return text.waits_for_container() if worker.node else text.waits_for_node()
     if not worker.pod_ready:
-        return "does not answer its readiness probe" if worker.proved else "loads its engine"
+        return text.probe_fails() if worker.proved else text.loading()
     if worker.proved and worker.routable_label:
-        return "waits for its readiness gates"
+        return text.waits_for_gates()
     if worker.state is None:
-        return "does not answer yet" if worker.asked else "waits for its role"
+        return text.no_answer_yet() if worker.asked else text.waits_for_role()
     if worker.state.role is None:
-        return "waits for its role"
+        return text.waits_for_role()
     if worker.state.verified is not worker.role:
-        return (
-            "waits for a decode worker to be verified with" if worker.role is Role.PREFILL else "waits to be verified"
-        )
-    return "becomes routable"
+        return text.waits_for_verification(worker.role)
+    return text.becomes_routable()
 
 
 def _gateways(snapshot: Snapshot) -> Gateways:
@@ -331,11 +314,11 @@ def _ready(verdicts: Sequence[Verdict], problems: Sequence[Problem]) -> Verdict:
 
 def _available(snapshot: Snapshot, counts: dict[Role, PoolCounts]) -> Verdict:
     if not _gateways(snapshot).ready:
-        return Verdict(status=False, reason=Reason.GATEWAY_NOT_READY, message="no gateway is ready")
+        return Verdict(status=False, reason=Reason.GATEWAY_NOT_READY, message=text.no_gateway())
     if not counts[Role.DECODE].routable:
-        return Verdict(status=False, reason=Reason.NO_DECODE_WORKER, message="no decode worker serves")
-    alone = "" if counts[Role.PREFILL].routable else "; without a prefill worker, decode workers compute all prompts"
-    return Verdict(status=True, reason=Reason.SERVING, message=f"requests are answered{alone}")
+        return Verdict(status=False, reason=Reason.NO_DECODE_WORKER, message=text.no_decode_worker())
+    message = text.answered(has_prefill=counts[Role.PREFILL].routable > 0)
+    return Verdict(status=True, reason=Reason.SERVING, message=message)
 
 
 def _progressing(snapshot: Snapshot, counts: dict[Role, PoolCounts], outdated: Sequence[Worker]) -> Verdict:
@@ -345,31 +328,31 @@ def _progressing(snapshot: Snapshot, counts: dict[Role, PoolCounts], outdated: S
         return Verdict(
             status=True,
             reason=Reason.DELETING,
-            message=f"deleted; {len(snapshot.gateways)} gateways and {left} workers finish what they have",
+            message=text.deleting(len(snapshot.gateways), left),
         )
     if service.spec.paused:
-        return Verdict(status=False, reason=Reason.PAUSED, message="spec.paused is true: observed, not touched")
+        return Verdict(status=False, reason=Reason.PAUSED, message=text.paused())
     draining = sum(count.draining for count in counts.values())
     if draining:
-        return Verdict(status=True, reason=Reason.WORKERS_DRAINING, message=f"{draining} workers drain")
+        return Verdict(status=True, reason=Reason.WORKERS_DRAINING, message=text.pool_draining(draining))
     starting = sum(count.starting for count in counts.values())
     if starting:
-        return Verdict(status=True, reason=Reason.WORKERS_STARTING, message=f"{starting} workers start")
+        return Verdict(status=True, reason=Reason.WORKERS_STARTING, message=text.pool_starting(starting))
     known = {role: count for role, count in counts.items() if count.desired is not None}
     if any(count.existing != count.desired for count in known.values()):
-        wanted = ", ".join(f"{role.label} {count.existing} of {count.desired}" for role, count in known.items())
-        return Verdict(status=True, reason=Reason.SCALING, message=wanted)
+        message = text.scaling({role: (count.existing, count.desired) for role, count in known.items()})
+        return Verdict(status=True, reason=Reason.SCALING, message=message)
     if outdated:
-        return Verdict(status=False, reason=Reason.CHANGE_NEEDS_ROLLOUT, message=_must_go(outdated, snapshot))
-    return Verdict(status=False, reason=Reason.IDLE, message=f"nothing to do{_kept_image(snapshot)}")
+        return Verdict(status=False, reason=Reason.CHANGE_NEEDS_ROLLOUT, message=_rollout_needed(outdated, snapshot))
+    return Verdict(status=False, reason=Reason.IDLE, message=_idle(snapshot))
 
 
-def _kept_image(snapshot: Snapshot) -> str:
-    """That the operator's default image is another one than the service's."""
+def _idle(snapshot: Snapshot) -> str:
+    """Also says if the operator's default image is another one than the service's."""
     kept, default = snapshot.worker_image, snapshot.default_image
     if kept == default or kept is None or snapshot.service.spec.engine.image is not None:
-        return ""
-    return f"; workers keep image {kept}, the operator's default is {default}"
+        return text.idle()
+    return text.idle(kept, default)
 
 
 def _outdated(snapshot: Snapshot, revision: str | None) -> list[Worker]:
@@ -390,40 +373,33 @@ def _outdated(snapshot: Snapshot, revision: str | None) -> list[Worker]:
     )
 
 
-def _must_go(outdated: Sequence[Worker], snapshot: Snapshot) -> str:
-    names = ", ".join(worker.name for worker in outdated[:5])
-    return (
-        f"{len(outdated)} workers are of an older revision{_without_encode(outdated, snapshot)}; "
-        f"delete them one by one to replace them: {names}"
-    )
+def _rollout_needed(outdated: Sequence[Worker], snapshot: Snapshot) -> str:
+    return text.rollout_needed([worker.name for worker in outdated], _without_encode(outdated, snapshot))
 
 
-def _without_encode(outdated: Sequence[Worker], snapshot: Snapshot) -> str:
-    """What is missing of workers that were started before ``spec.encode`` was added, as part of a sentence."""
+def _without_encode(outdated: Sequence[Worker], snapshot: Snapshot) -> int:
+    """How many workers were started before ``spec.encode`` was added."""
     spec = snapshot.service.spec
     if spec.encode is None:
-        return ""
+        return 0
     before = revision_of(spec.model_copy(update={"encode": None}))
-    count = sum(worker.revision == before and worker.role is not Role.ENCODE for worker in outdated)
-    if count == len(outdated):
-        return " and do not use the encode workers"
-    return f" ({count} of them do not use the encode workers)" if count else ""
+    return sum(worker.revision == before and worker.role is not Role.ENCODE for worker in outdated)
 
 
 def _switching(snapshot: Snapshot) -> Verdict:
     running = [switch for switch in snapshot.switches if not switch.ended and snapshot.held_by(switch.uid) is not None]
     if not running:
-        return Verdict(status=False, reason=Reason.IDLE, message="no worker changes its role")
-    doing = ", ".join(
-        f"{s.name} {s.source} to {s.target}: {s.status.phase or SwitchPhase.PENDING}" for s in running[:3]
-    )
-    return Verdict(status=True, reason=Reason.SWITCHING, message=doing)
+        return Verdict(status=False, reason=Reason.IDLE, message=text.no_switch())
+    shown = [
+        text.switch_running(s.name, s.source, s.target, s.status.phase or SwitchPhase.PENDING) for s in running[:3]
+    ]
+    return Verdict(status=True, reason=Reason.SWITCHING, message=", ".join(shown))
 
 
 def degraded(problems: Sequence[Problem]) -> Verdict:
     """The condition Degraded."""
     if not problems:
-        return Verdict(status=False, reason=Reason.HEALTHY, message="nothing has failed")
+        return Verdict(status=False, reason=Reason.HEALTHY, message=text.nothing_failed())
     return Verdict(status=True, reason=problems[0].reason, message="; ".join(problem.message for problem in problems))
 
 
@@ -470,18 +446,18 @@ def _pool_status(
     target = pool_target(snapshot, role)
     if target.asked != target.held:
         progressing = Verdict(
-            status=False, reason=Reason.OUT_OF_BOUNDS, message=_with_bounds("held in bounds", target, snapshot)
+            status=False, reason=Reason.OUT_OF_BOUNDS, message=_with_bounds(text.replicas_in_bounds(), target, snapshot)
         )
     elif counts.draining:
-        progressing = Verdict(status=True, reason=Reason.WORKERS_DRAINING, message=f"{counts.draining} drain")
+        progressing = Verdict(status=True, reason=Reason.WORKERS_DRAINING, message=text.pool_draining(counts.draining))
     elif counts.starting:
-        progressing = Verdict(status=True, reason=Reason.WORKERS_STARTING, message=f"{counts.starting} start")
+        progressing = Verdict(status=True, reason=Reason.WORKERS_STARTING, message=text.pool_starting(counts.starting))
     elif counts.existing != target.replicas:
         progressing = Verdict(
-            status=True, reason=Reason.SCALING, message=f"{counts.existing} exist, {target.replicas} are wanted"
+            status=True, reason=Reason.SCALING, message=text.pool_scaling(counts.existing, target.replicas)
         )
     else:
-        progressing = Verdict(status=False, reason=Reason.IDLE, message="nothing to do")
+        progressing = Verdict(status=False, reason=Reason.IDLE, message=text.nothing_to_do())
     selector = ",".join(f"{key}={value}" for key, value in worker_selector(snapshot.service, role).items())
     return WorkerPoolStatus(
         **counts.model_dump(),

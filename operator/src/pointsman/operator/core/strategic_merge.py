@@ -8,6 +8,7 @@ names too (``retainKeys``), so that another source replaces ours. Directives (``
 from collections.abc import Mapping
 from typing import Any, Final
 
+from pointsman.operator.core.messages import specs as text
 from pointsman.operator.errors import TemplateError
 
 MERGE_KEYS: Final = {
@@ -35,7 +36,7 @@ def strategic_merge(
     for key, value in patch.items():
         field = f"{path}.{key}" if path else key
         if key.startswith("$"):
-            raise TemplateError(f"{field}: merge directives are not supported, write the fields themselves", of)
+            raise TemplateError(text.merge_directive(field), of)
         if value is None:
             merged.pop(key, None)
         elif isinstance(value, Mapping):
@@ -55,7 +56,7 @@ def _merge_list(base: list[Any], patch: list[Any], key: str, path: str, of: str)
     for number, item in enumerate(patch):
         field = f"{path}[{number}]"
         if not isinstance(item, Mapping) or merge_key not in item:
-            raise TemplateError(f"{field} has no {merge_key}: entries of this list are told apart by it", of)
+            raise TemplateError(text.no_merge_key(field, merge_key), of)
         place = places.get(item[merge_key])
         if place is None:
             places[item[merge_key]] = len(merged)

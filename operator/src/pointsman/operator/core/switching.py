@@ -39,6 +39,7 @@ from pointsman.operator.core.actions import (
 from pointsman.operator.core.desired import pool_target
 from pointsman.operator.core.drain import users_of
 from pointsman.operator.core.kv_groups import lacks_decode_peer
+from pointsman.operator.core.messages import switches as text
 from pointsman.operator.core.snapshot import DrainReason, Hold, Snapshot, Switch, Worker
 
 ROLE_TIMEOUT_S: Final = 30.0  # to take a role, prove itself in it and become routable
@@ -78,7 +79,7 @@ def switch_actions(snapshot: Snapshot) -> Iterator[Action]:
                     worker=chosen.name,
                     uid=chosen.uid,
                     hold=Hold(uid=switch.uid, source=switch.source, target=switch.target),
-                    why=f"switch {switch.name}: {switch.source} to {switch.target}",
+                    why=text.claimed(switch.name, switch.source, switch.target),
                 )
             else:
                 phase = SwitchPhase.FAILED if chosen.final else SwitchPhase.PENDING
@@ -89,21 +90,16 @@ def ending_actions(snapshot: Snapshot) -> Iterator[Action]:
     """The service is being deleted: its switches end, and say why."""
     for switch in snapshot.switches:
         if not switch.ended:
-            yield from _report(
-                switch, snapshot, SwitchPhase.FAILED, SwitchReason.SERVICE_DELETED, "its service is deleted", None
-            )
+            message = text.service_deleted()
+            yield from _report(switch, snapshot, SwitchPhase.FAILED, SwitchReason.SERVICE_DELETED, message, None)
 
 
 def paused_actions(snapshot: Snapshot) -> Iterator[Action]:
     """The service is paused: a switch that has not begun says what it waits for. Nothing else is touched."""
     for switch in snapshot.switches:
         if not switch.ended and switch.status.worker_uid is None and snapshot.held_by(switch.uid) is None:
-            phase, reason, message = (
-                SwitchPhase.PENDING,
-                SwitchReason.SERVICE_PAUSED,
-                "it waits while spec.paused is true",
-            )
-            yield from _report(switch, snapshot, phase, reason, message, None)
+            phase, reason = SwitchPhase.PENDING, SwitchReason.SERVICE_PAUSED
+            yield from _report(switch, snapshot, phase, reason, text.paused(), None)
 
 
 def old_switches(snapshot: Snapshot) -> Iterator[Action]:
@@ -117,13 +113,12 @@ def old_switches(snapshot: Snapshot) -> Iterator[Action]:
 
     for switch in sorted(ended, key=age, reverse=True)[KEPT_SWITCHES:]:
         if switch.uid not in held:
-            why = f"the {KEPT_SWITCHES} role switches of a service that ended last are kept"
-            yield DeleteSwitch(name=switch.name, uid=switch.uid, why=why)
+            yield DeleteSwitch(name=switch.name, uid=switch.uid, why=text.kept(KEPT_SWITCHES))
 
 
 def no_service(switch: Switch, service: str, now: datetime) -> SetSwitchStatus:
     """The end of a switch for a service that does not exist."""
-    message = f"spec.serviceRef.name is {service}: there is no such LLMService in this namespace"
+    message = text.no_service(service)
     phase = SwitchPhase.FAILED
     status = RoleSwitchStatus(
         phase=phase,
@@ -146,7 +141,7 @@ def _orphans(snapshot: Snapshot) -> Iterator[Action]:
         if hold is None or hold.uid in known or worker.terminating:
             continue
         moved = {role for role, pool in snapshot.pools.items() if hold.uid in pool.moved_by}
-        why = "its switch was deleted or cannot be read"
+        why = text.switch_missing()
         if moved and moved != {hold.source, hold.target}:
             yield from _moves(hold, snapshot, why)
         elif not moved and worker.role is not hold.source:
@@ -162,9 +157,9 @@ def _after_end(switch: Switch, worker: Worker) -> Action:
             worker=worker.name,
             uid=worker.uid,
             reason=DrainReason.UNHEALTHY,
-            why=f"switch {switch.name} failed and its worker serves in neither role: it is replaced",
+            why=text.replaced(switch.name),
         )
-    return ReleaseWorker(worker=worker.name, uid=worker.uid, why=f"switch {switch.name} is {switch.status.phase}")
+    return ReleaseWorker(worker=worker.name, uid=worker.uid, why=text.ended(switch.name, str(switch.status.phase)))
 
 
 def _lost(switch: Switch, snapshot: Snapshot) -> Iterator[Action]:
@@ -172,14 +167,14 @@ def _lost(switch: Switch, snapshot: Snapshot) -> Iterator[Action]:
     name = switch.status.worker or "the worker"
     if any(switch.uid in pool.moved_by for pool in snapshot.pools.values()):
         hold = Hold(uid=switch.uid, source=switch.source, target=switch.target)
-        pending = list(_moves(hold, snapshot, f"switch {switch.name} was done when {name} went away"))
+        pending = list(_moves(hold, snapshot, text.lost_when_done(switch.name, name)))
         if pending:
             yield from pending
         else:
-            message = f"{name} went away right after it had switched; the {switch.target} pool replaces it"
+            message = text.lost_after(name, switch.target)
             yield from _report(switch, snapshot, SwitchPhase.COMPLETED, SwitchReason.SWITCHED, message, None)
         return
-    message = f"{name} went away during the switch; the {switch.source} pool replaces it, no replica was moved"
+    message = text.lost_during(name, switch.source)
     yield from _report(switch, snapshot, SwitchPhase.FAILED, SwitchReason.WORKER_LOST, message, None)
 
 
@@ -194,8 +189,7 @@ def _choose(switch: Switch, snapshot: Snapshot) -> Worker | _Refusal:
     wanted = switch.spec.worker_name
     plan = snapshot.plan_of(switch)
     if plan is not None and plan.ended:
-        message = f"plan {plan.name} is {plan.status.phase}, so what it had not begun is not begun any more"
-        return _Refusal(reason=SwitchReason.PLAN_ENDED, message=message)
+        return _Refusal(reason=SwitchReason.PLAN_ENDED, message=text.plan_ended(plan.name, str(plan.status.phase)))
     bounds_of = snapshot.service.spec.pools.of
     named = next((w for w in snapshot.workers if w.name == wanted and not w.terminating), None)
     if wanted is not None:
@@ -206,37 +200,33 @@ def _choose(switch: Switch, snapshot: Snapshot) -> Worker | _Refusal:
     if leaving < bounds_of(source).min_replicas:
         return _Refusal(
             reason=SwitchReason.BELOW_MINIMUM,
-            message=f"the {source} pool would have {leaving} workers, spec.pools.{source.label}.minReplicas is "
-            f"{bounds_of(source).min_replicas}",
+            message=text.below_minimum(source, leaving, bounds_of(source).min_replicas),
         )
     coming = pool_target(snapshot, target).replicas + snapshot.coming_by_switch(target) + 1
     if coming > bounds_of(target).max_replicas:
         return _Refusal(
             reason=SwitchReason.ABOVE_MAXIMUM,
-            message=f"the {target} pool would have {coming} workers, spec.pools.{target.label}.maxReplicas is "
-            f"{bounds_of(target).max_replicas}",
+            message=text.above_maximum(target, coming, bounds_of(target).max_replicas),
         )
     there = [w for w in snapshot.counted(source) if w.active]
     routable = [w for w in there if w.serves]
     if len(routable) <= 1:
-        others = "".join(f"; {w.name} {_why_not_routable(w)}" for w in there if w not in routable)
+        others = [(w.name, _why_not_routable(w)) for w in there if w not in routable]
         # Another worker may be busy for a moment or just be coming up: that is waited for, but not for long.
         return _Refusal(
             reason=SwitchReason.LAST_ROUTABLE_WORKER,
-            message=f"{len(routable)} {source} worker is routable: the last one of a role is never taken{others}",
+            message=text.last_routable(source, len(routable), others),
             final=snapshot.waited_s(switch.created_s) >= ROUTABLE_PATIENCE_S,
         )
     candidates = routable if wanted is None else [w for w in routable if w.name == wanted]
     if not candidates:
-        return _Refusal(
-            reason=SwitchReason.WORKER_NOT_READY, message=f"{wanted} is not routable yet: it waits", final=False
-        )
+        message = text.not_ready(wanted or "a worker")
+        return _Refusal(reason=SwitchReason.WORKER_NOT_READY, message=message, final=False)
     if target is Role.PREFILL:
         named = candidates[0]
         candidates = [worker for worker in candidates if not lacks_decode_peer(worker, snapshot.workers)]
         if not candidates:
-            message = f"no other decode worker has the image and flags of {named.name}, so none could pull its KV"
-            return _Refusal(reason=SwitchReason.KV_INCOMPATIBLE, message=message)
+            return _Refusal(reason=SwitchReason.KV_INCOMPATIBLE, message=text.no_kv_peer(named.name))
 
     def cost(worker: Worker) -> tuple[float, float, str]:
         """Fewest in-flight tokens (unknown is not zero), then the newest."""
@@ -249,33 +239,26 @@ def _choose(switch: Switch, snapshot: Snapshot) -> Worker | _Refusal:
 def _why_not_routable(worker: Worker) -> str:
     """What keeps a worker of the pool from being routable now, as a predicate."""
     if not worker.container.running:
-        return "does not run"
+        return text.not_running()
     if not worker.pod_ready:
-        return "does not answer its readiness probe"
+        return text.probe_fails()
     if not worker.proved:
-        return f"has not answered a real request as {worker.role} worker yet"
-    return "is not marked routable yet"
+        return text.role_not_verified(worker.role)
+    return text.label_pending()
 
 
 def _refuse_named(wanted: str, worker: Worker | None, source: Role, snapshot: Snapshot) -> _Refusal | None:
     if worker is None:
-        names = ", ".join(sorted(w.name for w in snapshot.counted(source) if w.active)[:8]) or "none"
-        return _Refusal(
-            reason=SwitchReason.WORKER_NOT_FOUND,
-            message=f"workerName is {wanted}: there is no such worker; the {source} workers are {names}",
-        )
+        names = sorted(w.name for w in snapshot.counted(source) if w.active)
+        return _Refusal(reason=SwitchReason.WORKER_NOT_FOUND, message=text.worker_not_found(wanted, source, names))
     if worker.hold is not None:
         other = next((s.name for s in snapshot.switches if s.uid == worker.hold.uid), worker.hold.uid)
-        return _Refusal(
-            reason=SwitchReason.WORKER_BUSY, message=f"{wanted} is held by switch {other}: it waits", final=False
-        )
+        message = text.claimed_by_other(wanted, other)
+        return _Refusal(reason=SwitchReason.WORKER_BUSY, message=message, final=False)
     if worker.role is not source:
-        return _Refusal(
-            reason=SwitchReason.WRONG_ROLE,
-            message=f"workerName is {wanted}, which is a {worker.role or 'role-less'} worker, not a {source} worker",
-        )
+        return _Refusal(reason=SwitchReason.WRONG_ROLE, message=text.wrong_role(wanted, worker.role, source))
     if worker.draining:
-        return _Refusal(reason=SwitchReason.WORKER_LEAVING, message=f"workerName is {wanted}, which is leaving")
+        return _Refusal(reason=SwitchReason.WORKER_LEAVING, message=text.worker_draining(wanted))
     return None
 
 
@@ -284,10 +267,11 @@ def _refuse_named(wanted: str, worker: Worker | None, source: Role, snapshot: Sn
 
 def _advance(switch: Switch, worker: Worker, snapshot: Snapshot) -> Iterator[Action]:
     if worker.finished:
-        why = f"switch {switch.name}: its pod is {worker.phase} and will not start again"
+        why = text.pod_ended(switch.name, worker.phase)
         yield DeleteWorker(worker=worker.name, uid=worker.uid, why=why)
     elif worker.routable_label and worker.role is switch.source and switch.status.phase is not SwitchPhase.ROLLING_BACK:
-        yield SetRoutable(worker=worker.name, uid=worker.uid, routable=False, why=f"switch {switch.name} holds it")
+        why = text.claimed(switch.name, switch.source, switch.target)
+        yield SetRoutable(worker=worker.name, uid=worker.uid, routable=False, why=why)
     elif switch.status.phase is SwitchPhase.ROLLING_BACK:
         yield from _roll_back(switch, worker, snapshot)
     elif worker.role is switch.source:
@@ -297,9 +281,8 @@ def _advance(switch: Switch, worker: Worker, snapshot: Snapshot) -> Iterator[Act
 
 
 def _leave_old_role(switch: Switch, worker: Worker, snapshot: Snapshot) -> Iterator[Action]:
-    relabel = Relabel(
-        worker=worker.name, uid=worker.uid, role=switch.target, why=f"switch {switch.name}: it takes its new role"
-    )
+    why = text.claimed(switch.name, switch.source, switch.target)
+    relabel = Relabel(worker=worker.name, uid=worker.uid, role=switch.target, why=why)
     if not switch.spec.drain_first or not worker.container.running:
         yield relabel
         return
@@ -308,22 +291,21 @@ def _leave_old_role(switch: Switch, worker: Worker, snapshot: Snapshot) -> Itera
     ready_to_go = state is not None and not users and (state.idle or state.phase is WorkerPhase.FAILED)
     late = began_s is not None and snapshot.waited_s(began_s) >= switch.spec.drain_timeout_seconds
     if late and not ready_to_go:
-        doing = f"{worker.state.in_flight} in flight" if worker.state else "it does not answer"
         yield from _report(
             switch,
             snapshot,
             SwitchPhase.ROLLING_BACK,
             SwitchReason.DRAIN_TIMED_OUT,
-            f"after drainTimeoutSeconds {switch.spec.drain_timeout_seconds} it still has work ({doing})",
+            text.drain_timed_out(switch.spec.drain_timeout_seconds, state.in_flight if state else None),
             worker,
         )
         return
     if began_s is None or (users and state is not None and state.phase is WorkerPhase.SERVING):
-        message = "gateways let go of it"
-        yield from _report(switch, snapshot, SwitchPhase.UNROUTING, SwitchReason.GATEWAYS_USE_IT, message, worker)
+        message = text.waiting_for_gateways()
+        yield from _report(switch, snapshot, SwitchPhase.UNROUTING, SwitchReason.WAITING_FOR_GATEWAYS, message, worker)
     elif not ready_to_go:
-        message = "it finishes what it has" if state is not None else "it finishes what it has, and does not answer now"
-        yield from _report(switch, snapshot, SwitchPhase.DRAINING, SwitchReason.FINISHES_WORK, message, worker)
+        message = text.draining(answers=state is not None)
+        yield from _report(switch, snapshot, SwitchPhase.DRAINING, SwitchReason.DRAINING, message, worker)
     if state is None or worker.busy is not None or worker.control_url is None:
         return
     if state.phase is WorkerPhase.SERVING:
@@ -333,7 +315,7 @@ def _leave_old_role(switch: Switch, worker: Worker, snapshot: Snapshot) -> Itera
                 uid=worker.uid,
                 url=worker.control_url,
                 reason=DrainReason.ROLE_SWITCH,
-                why=f"switch {switch.name}: it finishes what it has",
+                why=text.claimed(switch.name, switch.source, switch.target),
             )
     elif ready_to_go:
         yield relabel
@@ -342,37 +324,36 @@ def _leave_old_role(switch: Switch, worker: Worker, snapshot: Snapshot) -> Itera
 def _enter_new_role(switch: Switch, worker: Worker, snapshot: Snapshot) -> Iterator[Action]:
     hold = Hold(uid=switch.uid, source=switch.source, target=switch.target)
     if worker.serves:
-        pending = list(_moves(hold, snapshot, f"switch {switch.name} is done"))
+        pending = list(_moves(hold, snapshot, text.done(switch.name)))
         if pending:
             yield from pending
         else:
-            message = f"{worker.name} serves as {switch.target} worker"
+            message = text.serves(worker.name, switch.target)
             yield from _report(switch, snapshot, SwitchPhase.COMPLETED, SwitchReason.SWITCHED, message, worker)
         return
     if any(switch.uid in pool.moved_by for pool in snapshot.pools.values()):
-        yield from _moves(hold, snapshot, f"switch {switch.name} was done")  # it served once: no way back from here
+        yield from _moves(hold, snapshot, text.done(switch.name))  # it served once: no way back from here
         return
     began_s = switch.began_s(SwitchPhase.SWITCHING)
     late = began_s is not None and snapshot.waited_s(began_s) >= ROLE_TIMEOUT_S
     if late or worker.verify_error is not None:
-        message = worker.verify_error or f"it did not serve as {switch.target} worker within {ROLE_TIMEOUT_S:.0f} s"
+        message = worker.verify_error or text.role_timed_out(switch.target, ROLE_TIMEOUT_S)
         reason = SwitchReason.VERIFY_FAILED if worker.verify_error else SwitchReason.ROLE_TIMED_OUT
         yield from _report(switch, snapshot, SwitchPhase.ROLLING_BACK, reason, message, worker)
         return
     has_role = worker.state is not None and worker.state.role is switch.target
     phase = SwitchPhase.VERIFYING if has_role and began_s is not None else SwitchPhase.SWITCHING
-    reason = SwitchReason.PROVING_ITSELF if phase is SwitchPhase.VERIFYING else SwitchReason.TAKING_ROLE
-    message = "it answers a real request in its new role" if phase is SwitchPhase.VERIFYING else "it takes its new role"
+    reason = SwitchReason.VERIFYING if phase is SwitchPhase.VERIFYING else SwitchReason.TAKING_ROLE
+    message = (text.verifying if phase is SwitchPhase.VERIFYING else text.takes_role)(switch.target)
     yield from _report(switch, snapshot, phase, reason, message, worker)
 
 
 def _roll_back(switch: Switch, worker: Worker, snapshot: Snapshot) -> Iterator[Action]:
     if worker.role is not switch.source:
-        yield Relabel(
-            worker=worker.name, uid=worker.uid, role=switch.source, why=f"switch {switch.name} is rolled back"
-        )
+        why = text.rolled_back(switch.name)
+        yield Relabel(worker=worker.name, uid=worker.uid, role=switch.source, why=why)
         return
-    cause = switch.status.message or "it could not switch"
+    cause = switch.status.message or text.could_not_switch()
     reason = switch.status.reason or SwitchReason.ROLE_TIMED_OUT
     if worker.serves:
         yield from _report(switch, snapshot, SwitchPhase.ROLLED_BACK, SwitchReason(reason), cause, worker)
@@ -380,7 +361,7 @@ def _roll_back(switch: Switch, worker: Worker, snapshot: Snapshot) -> Iterator[A
     began_s = switch.began_s(SwitchPhase.ROLLING_BACK)
     patience_s = PROOF_PATIENCE_S if worker.verify_error is not None else ROLE_TIMEOUT_S
     if began_s is not None and snapshot.waited_s(began_s) >= patience_s:
-        message = f"{cause}; and it does not serve as {switch.source} worker any more: it is replaced"
+        message = text.rollback_failed(cause, switch.source)
         yield from _report(switch, snapshot, SwitchPhase.FAILED, SwitchReason.ROLLBACK_FAILED, message, worker)
 
 
@@ -397,7 +378,7 @@ def _moves(hold: Hold, snapshot: Snapshot, why: str) -> Iterator[Action]:
                 switch_uid=hold.uid,
                 replicas=max(1, pool.replicas + delta),
                 resource_version=pool.resource_version,
-                why=f"{why}: pool {role.label} {delta:+d}",
+                why=text.replica_moved(why, role, delta),
             )
 
 
@@ -423,4 +404,4 @@ def _report(
     )
     if phase.ended:
         after = after.ended_with(now)
-    yield SetSwitchStatus(name=switch.name, uid=switch.uid, status=after, why=f"{phase}: {message}")
+    yield SetSwitchStatus(name=switch.name, uid=switch.uid, status=after, why=text.status_changed(phase, message))

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from pointsman.api.v1alpha1.resource import Resource
 from pointsman.api.v1alpha1.strict import unknown_fields
+from pointsman.operator.core.messages import status as text
 
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
-_MOST_NAMED: Final = 5
 
 
 def dropped_fields(kind: type[Resource], stored: Mapping[str, Any]) -> str | None:
@@ -27,7 +27,4 @@ def dropped_fields(kind: type[Resource], stored: Mapping[str, Any]) -> str | Non
         return None
     kept = set(unknown_fields(kind, stored))
     dropped = [sentence for sentence in unknown_fields(kind, applied) if sentence not in kept]
-    if not dropped:
-        return None
-    more = f"; and {len(dropped) - _MOST_NAMED} more" if len(dropped) > _MOST_NAMED else ""
-    return f"applied and dropped: {'; '.join(dropped[:_MOST_NAMED])}{more}"
+    return text.dropped_fields(dropped) if dropped else None

@@ -25,6 +25,7 @@ from pointsman.api.v1alpha1.pods import GPU_RESOURCE
 from pointsman.api.v1alpha1.worker_environment import SETTABLE_ENVIRONMENT, is_owned_variable
 from pointsman.operator.core import children
 from pointsman.operator.core.install import Install
+from pointsman.operator.core.messages import specs as text
 from pointsman.operator.core.revision import kv_compatibility, revision
 from pointsman.operator.core.snapshot import Service
 from pointsman.operator.core.strategic_merge import strategic_merge
@@ -146,28 +147,26 @@ def check_template(
     spec = template.get("spec") or {}
     for field in _OWNED_POD_FIELDS:
         if field in spec:
-            raise Refused(f"spec.{of}.template.spec.{field} is set by Pointsman: leave it out", Reason.TEMPLATE_REFUSED)
+            raise Refused(text.field_is_set(f"spec.{of}.template.spec.{field}"), Reason.TEMPLATE_REFUSED)
     container = engine_container(template)
     for field in _OWNED_CONTAINER_FIELDS:
         if field in container:
-            advice = f"use spec.{arguments}.args" if field == "args" else "leave it out"
-            raise Refused(
-                f"spec.{of}.template.spec.containers[name={ENGINE_CONTAINER}].{field} is set by Pointsman: {advice}",
-                Reason.TEMPLATE_REFUSED,
-            )
+            at = f"spec.{of}.template.spec.containers[name={ENGINE_CONTAINER}].{field}"
+            refusal = text.arguments_are_set(at, arguments) if field == "args" else text.field_is_set(at)
+            raise Refused(refusal, Reason.TEMPLATE_REFUSED)
     for item in container.get("env") or []:
         name = str(item.get("name", ""))
         at = f"spec.{of}.template.spec.containers[name={ENGINE_CONTAINER}].env {name}"
         if is_owned_variable(name, settable=settable):
-            raise Refused(f"{at} is set by Pointsman: leave it out", Reason.TEMPLATE_REFUSED)
+            raise Refused(text.field_is_set(at), Reason.TEMPLATE_REFUSED)
         if of == "encode" and name == names.ENV_EMBEDDING_CACHE_MIB:  # gateways count on the same number
-            raise Refused(f"{at} is spec.multimodal.cacheMiB of encode workers: set it there", Reason.TEMPLATE_REFUSED)
+            raise Refused(text.set_elsewhere(at, "spec.multimodal.cacheMiB"), Reason.TEMPLATE_REFUSED)
         setting, value = SETTABLE_ENVIRONMENT.get(name), item.get("value")
         if setting is not None and value is not None and not setting.is_right(str(value)):
-            raise Refused(f"{at} is {str(value)!r}: write {setting.values}", Reason.TEMPLATE_REFUSED)
+            raise Refused(text.wrong_value(at, str(value), setting.values), Reason.TEMPLATE_REFUSED)
     for label in ((template.get("metadata") or {}).get("labels")) or {}:
         if label.startswith(f"{names.GROUP}/") or label in (names.LLMD_ROLE_LABEL, names.COMPONENT_LABEL):
-            raise Refused(f"spec.{of}.template.metadata.labels {label} is set by Pointsman", Reason.TEMPLATE_REFUSED)
+            raise Refused(text.label_is_set(of, label), Reason.TEMPLATE_REFUSED)
 
 
 def uncounted_gpus(template: Mapping[str, Any], gpus: int, of: str) -> str | None:
@@ -181,11 +180,8 @@ def uncounted_gpus(template: Mapping[str, Any], gpus: int, of: str) -> str | Non
         for asked in (container.get("resources") or {}).values():
             amount = asked.get(GPU_RESOURCE) if isinstance(asked, Mapping) else None
             if amount is not None and not (of_engine and str(amount) == str(gpus)):
-                found.append(f"{amount} for container {container.get('name')}")
-    if not found:
-        return None
-    amounts = " and ".join(dict.fromkeys(found))
-    return f"spec.{of}.template asks for {GPU_RESOURCE} {amounts}: budgets count spec.{of}.gpus, which is {gpus}"
+                found.append((str(amount), str(container.get("name"))))
+    return text.uncounted_gpus(of, GPU_RESOURCE, tuple(dict.fromkeys(found)), gpus) if found else None
 
 
 def pod_spec(

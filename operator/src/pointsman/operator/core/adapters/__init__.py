@@ -13,6 +13,7 @@ from pointsman.api.v1alpha1.conditions import Reason
 from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
 from pointsman.operator.core.adapters.vllm import VllmAdapter
 from pointsman.operator.core.install import Install
+from pointsman.operator.core.messages import specs as text
 from pointsman.operator.core.snapshot import Service
 from pointsman.operator.errors import Refused
 
@@ -41,7 +42,7 @@ def adapter_for(spec: LLMServiceSpec) -> EngineAdapter:
     found = _ADAPTERS.get(str(spec.engine.type))
     if found is None:
         raise Refused(
-            f"spec.engine.type is {spec.engine.type}: not implemented, use one of {', '.join(_ADAPTERS)}",
+            text.engine_not_implemented(str(spec.engine.type), tuple(_ADAPTERS)),
             Reason.NOT_IMPLEMENTED,
         )
     return found

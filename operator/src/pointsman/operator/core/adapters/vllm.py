@@ -12,6 +12,7 @@ from pointsman.api.v1alpha1.engine_flags import ENCODE_OWNED_FLAGS, OWNED_FLAGS,
 from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
 from pointsman.api.v1alpha1.model_source import HubModel
 from pointsman.operator.core.install import Install
+from pointsman.operator.core.messages import specs as text
 from pointsman.operator.core.snapshot import Service
 from pointsman.operator.core.worker_pod import check_template, engine_container, model_source, worker_pod
 from pointsman.operator.errors import Refused
@@ -44,12 +45,10 @@ class VllmAdapter:
         _check_arguments(spec.engine.args, "spec.engine.args", OWNED_FLAGS)
         source = model_source(spec)
         if isinstance(source, HubModel) and source.revision and next(_values_of(spec.engine.args, _REVISION), None):
-            raise Refused(
-                f"spec.engine.args has --revision and spec.model.source names {source.revision}: leave one of them out"
-            )
+            raise Refused(text.revision_twice(source.revision))
         block_size = self.block_size(spec)
         if spec.worker.gpus == 0 and block_size % 32:
-            raise Refused(f"spec.engine.blockSize is {block_size}: a CPU engine (gpus: 0) takes multiples of 32 only")
+            raise Refused(text.cpu_block_size(block_size))
         check_template(spec.worker.template_dict())
         if spec.encode is not None:
             _check_arguments(spec.encode.args, "spec.encode.args", (*OWNED_FLAGS, *ENCODE_OWNED_FLAGS))
@@ -94,7 +93,7 @@ def _check_arguments(arguments: Sequence[str], field: str, owned: tuple[str, ...
     for argument in arguments:
         flag = owned_flag(argument, owned)
         if flag is not None:
-            raise Refused(f"{field} has {argument}: {flag} is set by Pointsman, leave it out")
+            raise Refused(text.flag_is_set(field, argument, flag))
 
 
 def _values_of(args: Sequence[str], flags: Sequence[str]) -> Iterator[list[str]]:

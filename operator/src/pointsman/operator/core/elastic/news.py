@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pointsman.api.protocol.elastic import ElasticState
-from pointsman.serving.elastic.types import quantity
+from pointsman.operator.core.messages import groups as text
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,32 +20,30 @@ def news(before: ElasticState, now: ElasticState) -> Iterator[News]:
     """In the order in which it is told. A manager that was started again counts from 0."""
     again = before.manager != now.manager
     if again:  # it finds its instances again, which is no news
-        yield News("ManagerRestarted", "the manager was started again and released all KV", warning=True)
+        yield News("ManagerRestarted", text.manager_restarted(), warning=True)
     old = {} if again else {each.name: each for each in before.instances}
     new = {each.name: each for each in now.instances}
     for name in () if again else sorted(new.keys() - old.keys()):
-        yield News("InstanceJoined", f"{name}: the manager works with it; it keeps {new[name].slots} tokens of KV")
+        yield News("InstanceJoined", text.joined(name, new[name].slots))
     for name in sorted(old.keys() - new.keys()):
         if old[name].draining:
-            yield News("InstanceDrained", f"{name}: it handed over what it had, and left")
+            yield News("InstanceDrained", text.drained(name))
         else:
-            held = quantity(old[name].used_slots, "token")
-            yield News("InstanceLost", f"{name}: it is gone; it had {held} of KV when last seen", warning=True)
+            yield News("InstanceLost", text.lost(name, old[name].used_slots), warning=True)
     then, totals = before.totals, now.totals
 
     def since(count: int, earlier: int) -> int:
         return count if again else count - earlier
 
-    def moved(reason: str) -> str:
-        """Nothing where the manager, of an earlier version, does not count bytes."""
+    def moved(reason: str) -> int | None:
+        """None where the manager, of an earlier version, does not count bytes."""
         if reason not in totals.moved_bytes:
-            return ""
-        return f"; {since(totals.moved_bytes[reason], then.moved_bytes.get(reason, 0))} bytes were moved"
+            return None
+        return since(totals.moved_bytes[reason], then.moved_bytes.get(reason, 0))
 
     if count := since(totals.scaled_down, then.scaled_down):
-        yield News("GroupScaledDown", f"{quantity(count, 'group')} shrank after a prefill{moved('scale_down')}")
+        yield News("GroupScaledDown", text.scaled_down(count, moved("scale_down")))
     if count := since(totals.scaled_up, then.scaled_up):
-        yield News("GroupScaledUp", f"{quantity(count, 'group')} got a further instance{moved('scale_up')}")
+        yield News("GroupScaledUp", text.scaled_up(count, moved("scale_up")))
     if count := since(totals.recomputed, then.recomputed):
-        lost = f"{quantity(count, 'request')} lost KV and had the prompt computed again"
-        yield News("RequestRecomputed", lost, warning=True)
+        yield News("RequestRecomputed", text.recomputed(count), warning=True)

@@ -12,6 +12,8 @@ from pointsman.api.v1alpha1.elasticgroup import ElasticGroupSpec, InstanceCounts
 from pointsman.api.v1alpha1.plan import PlanPhase, PlanReason
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.operator.core.actions import Action, SetPlanStatus
+from pointsman.operator.core.messages import outcomes
+from pointsman.operator.core.messages import plans as text
 from pointsman.operator.core.plan_limits import Steps, refused_gpus, refused_steps
 from pointsman.operator.core.plans import Gate, executes, gate, newest_of, report
 from pointsman.operator.core.snapshot import Plan, Policy, Worker
@@ -25,6 +27,9 @@ class SetInstances(Action):
     replicas: int
     before: int | None
     plan_uid: str
+
+    def outcome(self) -> str:
+        return outcomes.instances_scaled(self.replicas, self.why)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +53,7 @@ def group_plan_actions(asked: Asked) -> Iterator[SetInstances | SetPlanStatus]:
     """The next step of the newest plan; older ones are superseded."""
     newest, older = newest_of(asked.plans)
     for plan, newer in older:
-        message = f"plan {newer.name} is newer"
+        message = text.newer(newer.name)
         yield from report(plan, asked.now_s, PlanPhase.SUPERSEDED, PlanReason.NEWER_PLAN, message)
     if newest is None or newest.spec.instances is None:
         return
@@ -60,11 +65,11 @@ def group_plan_actions(asked: Asked) -> Iterator[SetInstances | SetPlanStatus]:
         return
     spec, counts = asked.spec.instances, asked.counts
     if asked.set_by != newest.uid and spec.replicas != wanted:
-        why = f"plan {newest.name}: instances {spec.replicas} to {wanted}"
+        why = text.instances_scaled(newest.name, spec.replicas, wanted)
         yield SetInstances(replicas=wanted, before=spec.replicas, plan_uid=newest.uid, why=why)
         yield from report(newest, asked.now_s, PlanPhase.EXECUTING, PlanReason.SCALING, why)
         return
-    have = f"{counts.ready} of {spec.replicas} instances"
+    have = text.instance_progress(counts.ready, spec.replicas)
     pending = pending_instances(asked)
     less = _without_stuck(asked, pending)
     if less < spec.replicas:
@@ -105,10 +110,10 @@ def _without_stuck(asked: Asked, pending: Sequence[Worker]) -> int:
 def _give_up(plan: Plan, asked: Asked, less: int, have: str) -> Iterator[SetInstances | SetPlanStatus]:
     """Report first, then write, so that no crash between the two can make the plan look completed."""
     count = asked.spec.instances.replicas - less
-    why = f"no node takes {count} of the instances that plan {plan.name} added"
+    why = text.no_node(plan.name, count, "instance")
     if plan.status.reason != PlanReason.UNSCHEDULABLE:
         first = next(each for each in asked.instances if _ordinal(each) == less)
-        message = f"{have}; {first.name} is given up because no node takes it: {first.unschedulable}"
+        message = text.given_up(have, first.name, first.unschedulable)
         yield from report(plan, asked.now_s, PlanPhase.EXECUTING, PlanReason.UNSCHEDULABLE, message)
         return
     yield SetInstances(replicas=less, before=None, plan_uid=plan.uid, why=why)
@@ -143,6 +148,6 @@ def _refusal(asked: Asked, plan: Plan, wanted: int) -> str | None:
     if (refused := refused_gpus(policy.spec.budget, gpus, gpus_before)) is not None:
         return refused
     if not bounds.min_replicas <= wanted <= bounds.max_replicas:
-        return f"{wanted} is not within spec.instances ({bounds.min_replicas} to {bounds.max_replicas})"
+        return text.out_of_bounds("instances", wanted, "spec.instances", bounds.min_replicas, bounds.max_replicas)
     change = 0 if asked.set_by == plan.uid else wanted - bounds.replicas
     return refused_steps(policy.spec, plan, Steps(starts=max(0, change), removals=max(0, -change)))

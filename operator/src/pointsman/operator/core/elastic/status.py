@@ -19,11 +19,10 @@ from pointsman.api.v1alpha1.elasticgroup import (
 )
 from pointsman.operator.core.elastic.manifests import instance_selector
 from pointsman.operator.core.gateway_status import Gateways, gateway_problems, gateway_ready
+from pointsman.operator.core.messages import groups as text
 from pointsman.operator.core.problems import Problem, Verdict
 from pointsman.operator.core.snapshot import GatewayDeployment, GatewayPod, Worker
 from pointsman.operator.core.status import SERVED, conditions_of, degraded, problem_of
-
-_NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,15 +168,13 @@ def _range(degrees: Sequence[int]) -> str | None:
 
 def _summary(view: GroupView, counts: InstanceCounts) -> str:
     """For example: 4 instances, 3 groups (1x2 Prefill, 2x1 Decode)."""
-    instances = f"{counts.existing} instance{'' if counts.existing == 1 else 's'}"
     if view.state is None:
-        return f"{instances}, groups not known"
+        return text.summary(counts.existing, text.groups_unknown())
     if not view.state.iterations:
-        return f"{instances}, idle"
-    kinds = Counter((len(each.instances), each.phase) for each in view.state.iterations)
-    listed = ", ".join(f"{count}x{degree} {phase}" for (degree, phase), count in sorted(kinds.items(), reverse=True))
-    groups = len(view.state.iterations)
-    return f"{instances}, {groups} group{'' if groups == 1 else 's'} ({listed})"
+        return text.summary(counts.existing, text.no_groups())
+    kinds = Counter((len(each.instances), str(each.phase)) for each in view.state.iterations)
+    listed = [(count, degree, phase) for (degree, phase), count in sorted(kinds.items(), reverse=True)]
+    return text.summary(counts.existing, text.groups(len(view.state.iterations), listed))
 
 
 def _problems(view: GroupView) -> list[Problem]:
@@ -191,46 +188,43 @@ def _gateways(view: GroupView) -> Gateways:
 
 
 def _ready(view: GroupView, counts: InstanceCounts, gateway: Verdict, problems: Sequence[Problem]) -> Verdict:
-    joined = "an unknown number" if counts.joined is None else str(counts.joined)
-    have = f"{joined} of {counts.desired} instances work"
+    have = text.working(counts.joined, counts.desired)
     # A dropped field or a policy that cannot be followed degrades the group, but it serves.
     failed = next((problem for problem in problems if problem.reason not in _SERVES_WITH), None)
     if failed is not None:
-        return Verdict(status=False, reason=failed.reason, message=f"{have}; {failed.message}")
+        return Verdict(status=False, reason=failed.reason, message=text.failed(have, failed.message))
     if view.manager is None or not view.manager.pod_ready or view.state is None:
-        return Verdict(status=False, reason=Reason.MANAGER_NOT_READY, message=f"{have}; the manager does not answer")
+        return Verdict(status=False, reason=Reason.MANAGER_NOT_READY, message=text.manager_silent(have))
     starting = [each.name for each in view.instances if not each.terminating and not each.pod_ready]
     if starting:
-        more = f" and {len(starting) - _NAMED} more" if len(starting) > _NAMED else ""
-        message = f"{have}; {', '.join(starting[:_NAMED])}{more} load{'s' if len(starting) == 1 else ''} the model"
+        message = text.loading(have, starting)
         return Verdict(status=False, reason=Reason.INSTANCES_STARTING, message=message)
     if counts.joined is None or counts.joined < counts.desired:
         return Verdict(status=False, reason=Reason.TOO_FEW_INSTANCES, message=have)
     if not gateway.status:
         return gateway
-    return Verdict(status=True, reason=Reason.AS_DESIRED, message=f"{have}; {gateway.message}")
+    return Verdict(status=True, reason=Reason.AS_DESIRED, message=text.failed(have, gateway.message))
 
 
 def _available(view: GroupView, counts: InstanceCounts) -> Verdict:
     if not _gateways(view).ready:
-        return Verdict(status=False, reason=Reason.GATEWAY_NOT_READY, message="no gateway is ready")
+        return Verdict(status=False, reason=Reason.GATEWAY_NOT_READY, message=text.no_gateway())
     if view.manager is None or not view.manager.pod_ready:
-        return Verdict(status=False, reason=Reason.MANAGER_NOT_READY, message="the manager is not ready")
+        return Verdict(status=False, reason=Reason.MANAGER_NOT_READY, message=text.manager_not_ready())
     if counts.joined == 0:
-        return Verdict(status=False, reason=Reason.NO_INSTANCE, message="the manager works with no instance")
-    return Verdict(status=True, reason=Reason.SERVING, message="requests are answered")
+        return Verdict(status=False, reason=Reason.NO_INSTANCE, message=text.no_instance())
+    return Verdict(status=True, reason=Reason.SERVING, message=text.answered())
 
 
 def _progressing(view: GroupView, counts: InstanceCounts) -> Verdict:
     if view.group.spec.paused:
-        return Verdict(status=False, reason=Reason.PAUSED, message="spec.paused is true: observed, not touched")
+        return Verdict(status=False, reason=Reason.PAUSED, message=text.paused())
     if counts.draining:
-        message = f"{counts.draining} instance{'' if counts.draining == 1 else 's'} hand over what they have"
-        return Verdict(status=True, reason=Reason.INSTANCES_DRAINING, message=message)
+        return Verdict(status=True, reason=Reason.INSTANCES_DRAINING, message=text.draining(counts.draining))
     if counts.existing != counts.desired:
-        message = f"{counts.existing} of {counts.desired} instances exist"
+        message = text.scaling(counts.existing, counts.desired)
         return Verdict(status=True, reason=Reason.SCALING, message=message)
     if counts.ready < counts.existing:
-        message = f"{counts.existing - counts.ready} of {counts.existing} instances load the model"
+        message = text.starting(counts.existing - counts.ready, counts.existing)
         return Verdict(status=True, reason=Reason.INSTANCES_STARTING, message=message)
-    return Verdict(status=False, reason=Reason.IDLE, message="nothing to do")
+    return Verdict(status=False, reason=Reason.IDLE, message=text.nothing_to_do())

@@ -1,0 +1,24 @@
+"""Parts of sentences: counts with their nouns, and lists that stay short."""
+
+from collections.abc import Iterable
+from typing import Final
+
+NAMED: Final = 3  # names in one sentence
+
+
+def quantity(count: int, noun: str) -> str:
+    """1 worker, 2 workers."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def names_of(names: Iterable[str], limit: int = NAMED) -> str:
+    """The first names, and how many more there are."""
+    found = list(names)
+    more = f" and {len(found) - limit} more" if len(found) > limit else ""
+    return ", ".join(found[:limit]) + more
+
+
+def last_lines(text: str, limit: int = 600) -> str:
+    """The end of a log."""
+    text = text.strip()
+    return text if len(text) <= limit else "…" + text[-limit:]
