@@ -120,9 +120,9 @@ class WorkerState(Wire):
     in_flight: int = Field(description="client requests and prefills this worker is computing or streaming")
     in_flight_tokens: int = Field(description="prompt tokens plus tokens generated so far of those")
     queued_prefills: int = Field(description="prefill requests pulled or possibly on their way to this worker")
-    leases: int = Field(description="prefilled KV that no decode worker has pulled yet and whose lease still runs")
+    leases: int = Field(description="computed KV with a running lease that no decode worker has pulled yet")
     oldest_lease_seconds: float | None = None
-    verified: Role | None = Field(default=None, description="the role whose verification last passed in this instance")
+    verified: Role | None = Field(default=None, description="the role in which this instance was last verified")
     kv_usage: float | None = Field(default=None, description="share of KV blocks in use, 0..1, leased ones included")
     cached_blocks: int | None = None
     block_size: int
@@ -217,10 +217,10 @@ class ModelInfo(Wire):
     )
     chat_max_tokens: int | None = Field(
         default=None,
-        description="tokens that a chat answer may have when the request names no limit; absent: unknown",
+        description="Most tokens of a chat answer if the request sets no limit. Unset: unknown.",
     )
     adapters: tuple[str, ...] = Field(
-        default=(), description="names of the LoRA adapters that requests may give as model beside served_name"
+        default=(), description="names of LoRA adapters that requests may use as model, in addition to served_name"
     )
 
 

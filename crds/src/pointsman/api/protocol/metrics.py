@@ -86,7 +86,7 @@ GATEWAY_OBJECTIVE: Final = Metric(
     "pointsman_gateway_objective_seconds",
     "gauge",
     ("service", "objective"),
-    "Objectives that first_tokens_total and ended_total count against; absent: none is in force.",
+    ("Objectives that first_tokens_total and ended_total count against. Missing: the service has no policy."),
 )
 GATEWAY_PROMPT_TOKENS: Final = Metric(
     "pointsman_gateway_prompt_tokens", "histogram", ("service",), "Prompt tokens of accepted requests."
@@ -131,10 +131,13 @@ GATEWAY_EJECTIONS: Final = Metric(
     "Times the gateway ejected a worker; reason: unreachable or failing.",
 )
 GATEWAY_IN_FLIGHT: Final = Metric("pointsman_gateway_in_flight", "gauge", ("service",), "Requests being served now.")
-GATEWAY_HELD: Final = Metric("pointsman_gateway_held", "gauge", ("service",), "Requests held back now.")
-GATEWAY_HOLDS: Final = Metric("pointsman_gateway_holds_total", "counter", ("service",), "Requests that were held back.")
+GATEWAY_HELD: Final = Metric("pointsman_gateway_held", "gauge", ("service",), "Queued requests.")
+GATEWAY_HOLDS: Final = Metric("pointsman_gateway_holds_total", "counter", ("service",), "Requests that were queued.")
 GATEWAY_HOLD_SECONDS: Final = Metric(
-    "pointsman_gateway_hold_seconds", "histogram", ("service",), "How long requests were held back, however it ended."
+    "pointsman_gateway_hold_seconds",
+    "histogram",
+    ("service",),
+    "Time of requests in the admission queue, however it ended.",
 )
 GATEWAY_IMAGES: Final = Metric(
     "pointsman_gateway_images_total",
@@ -297,7 +300,7 @@ WORKER_PREFILL_ENGINE_SECONDS: Final = Metric(
     "pointsman_worker_remote_prefill_engine_seconds_total",
     "counter",
     (),
-    "Time the engine had prefills for other workers; what several of them had together counts once.",
+    "Time in which the engine had prefills for other workers; concurrent prefills count once.",
 )
 WORKER_ENCODE_SECONDS: Final = Metric(
     "pointsman_worker_encode_seconds", "histogram", (), "Time an encode worker took for the images of one request."
@@ -322,7 +325,7 @@ WORKER_KV_EVENTS_LOST: Final = Metric(
     "pointsman_worker_kv_events_lost_total",
     "counter",
     (),
-    "Batches of the engine's KV events that were lost; what the worker knew of its cache was forgotten then.",
+    "Lost batches of the engine's KV events. The worker then discards its index of the cache.",
 )
 WORKER_LATE_LEASES: Final = Metric(
     "pointsman_worker_late_leases_total", "counter", (), "Remote prefills thrown away because the lease was too old."

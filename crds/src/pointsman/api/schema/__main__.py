@@ -22,7 +22,7 @@ def main(argv: list[str] | None = None) -> int:
     """Returns 1 if ``--check`` found a file that differs."""
     parser = argparse.ArgumentParser(prog="python -m pointsman.api.schema", description=__doc__)
     parser.add_argument("--root", type=Path, default=Path.cwd(), help="the repository (default: this folder)")
-    parser.add_argument("--check", action="store_true", help="write nothing, say what differs")
+    parser.add_argument("--check", action="store_true", help="write nothing; print the differences")
     arguments = parser.parse_args(argv)
     files = generated(arguments.root)
     stale = [path for path, text in files.items() if not path.exists() or path.read_text() != text]

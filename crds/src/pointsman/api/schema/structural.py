@@ -138,7 +138,7 @@ def _convert_object(schema: dict[str, Any], refusals: Mapping[str, Any], path: s
         if additional is True:
             schema[PRESERVE_UNKNOWN] = True
         elif isinstance(additional, dict):
-            raise NotStructuralError(path, "additionalProperties may not stand beside properties")
+            raise NotStructuralError(path, "additionalProperties cannot be combined with properties")
     elif isinstance(additional, dict):
         schema["additionalProperties"] = _convert(additional, f"{path}[*]")
     elif additional is True:

@@ -119,18 +119,16 @@ class PlannerHealth(StrEnum):
 
 
 class Condition(ApiModel):
-    """A condition, as Kubernetes writes them (metav1.Condition)."""
+    """A condition (metav1.Condition)."""
 
-    type: str = Field(min_length=1, max_length=64, description="What is said.")
-    status: ConditionStatus = Field(description="Unknown is said where we could not look; it is not False.")
-    reason: str = Field(
-        min_length=1, max_length=128, pattern="^[A-Za-z]+$", description="Why, as a word that tools match on."
-    )
+    type: str = Field(min_length=1, max_length=64, description="Type of the condition.")
+    status: ConditionStatus = Field(description="True, False, or Unknown if the state could not be read.")
+    reason: str = Field(min_length=1, max_length=128, pattern="^[A-Za-z]+$", description="Machine-readable reason.")
     message: Annotated[str, AfterValidator(mask_credentials)] = Field(
-        default="", max_length=4096, description="Why, as a sentence."
+        default="", max_length=4096, description="Human-readable message."
     )
-    last_transition_time: datetime = Field(description="When the status last changed.")
-    observed_generation: int = Field(default=0, ge=0, description="The spec's generation this is about.")
+    last_transition_time: datetime = Field(description="Time of the last change of the status.")
+    observed_generation: int = Field(default=0, ge=0, description="Generation of the spec that this status describes.")
 
 
 def end_condition(

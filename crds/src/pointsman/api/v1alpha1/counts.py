@@ -9,11 +9,11 @@ class PoolCounts(ApiModel):
     """Workers of one role. ``routable`` ≤ ``ready`` ≤ ``existing``."""
 
     desired: int | None = Field(
-        default=None, ge=0, description="Workers that were asked for. Absent: not known, for want of a WorkerPool."
+        default=None, ge=0, description="Desired workers. Unset: unknown, because the WorkerPool does not exist."
     )
-    existing: int = Field(default=0, ge=0, description="Worker pods there are, leaving ones not counted.")
-    ready: int = Field(default=0, ge=0, description="Workers that answered a real request in this role.")
-    routable: int = Field(default=0, ge=0, description="Workers the gateway may choose.")
-    draining: int = Field(default=0, ge=0, description="Workers that finish what they have and then go.")
-    switching: int = Field(default=0, ge=0, description="Workers on their way into this role from the other one.")
-    starting: int = Field(default=0, ge=0, description="Workers whose engine loads or waits for its role.")
+    existing: int = Field(default=0, ge=0, description="Worker pods that exist, terminating ones not counted.")
+    ready: int = Field(default=0, ge=0, description="Workers that are verified in this role by a request.")
+    routable: int = Field(default=0, ge=0, description="Workers to which gateways route requests.")
+    draining: int = Field(default=0, ge=0, description="Workers that finish their requests and are then deleted.")
+    switching: int = Field(default=0, ge=0, description="Workers that are switching to this role.")
+    starting: int = Field(default=0, ge=0, description="Workers whose engine loads its model or waits for its role.")

@@ -88,20 +88,26 @@ class ElasticEngineSpec(ApiModel):
 class ElasticInstanceSpec(ApiModel):
     """One instance: a replica of the whole model with its KV. All instances of a group are alike."""
 
-    gpus: int = Field(default=1, ge=0, le=MAX_TENSOR_PARALLEL, description="GPUs of one instance; 0 computes on CPU.")
+    gpus: int = Field(
+        default=1, ge=0, le=MAX_TENSOR_PARALLEL, description="GPUs of one instance. 0: the instance computes on CPU."
+    )
     tensor_parallel: int = Field(
         default=1,
         ge=1,
         le=MAX_TENSOR_PARALLEL,
-        description="How many GPUs, or processes on CPU, share the model of one instance. It must divide the model's "
-        "attention heads, key-value heads and MLP width.",
+        description=(
+            "GPUs (or processes on CPU) that share the model of one instance. Must divide the model's "
+            "attention heads, key-value heads and MLP width."
+        ),
     )
     kv_tokens: int | None = Field(
         default=None,
         ge=1,
         le=1_000_000_000,
-        description="Tokens of KV that one instance keeps. Default: what fits into 90 percent of the GPU's memory "
-        "beside the weights; 32768 on CPU.",
+        description=(
+            "KV capacity of one instance, in tokens. Default: as many as fit next to the weights in 90 "
+            "percent of the GPU's memory; 32768 on CPU."
+        ),
     )
     template: InstanceTemplate | None = Field(
         default=None,
@@ -123,12 +129,12 @@ class ElasticInstanceSpec(ApiModel):
 
 
 class ElasticInstancesSpec(ApiModel):
-    """How many instances."""
+    """Number of instances."""
 
     replicas: int = Field(
         ge=1,
         le=MAX_INSTANCES,
-        description="Instances wanted; written by /scale too, and by plans where policyRef names an active policy.",
+        description="Desired instances. Also written by /scale, and by plans if policyRef names an active policy.",
     )
     min_replicas: int = Field(default=1, ge=1, le=MAX_INSTANCES, description=LOWER_LIMIT)
     max_replicas: int = Field(default=MAX_INSTANCES, ge=1, le=MAX_INSTANCES, description=UPPER_LIMIT)
@@ -151,8 +157,10 @@ class ParallelismSpec(ApiModel):
         default=1,
         ge=1,
         le=MAX_INSTANCES,
-        description="Fewest instances that compute one prompt together and keep its KV, of those that there are. 1 "
-        "lets the manager choose; the value of maxDegree makes static groups.",
+        description=(
+            "Fewest instances that compute one prompt together and keep its KV. 1: the manager chooses. The "
+            "value of maxDegree makes static groups."
+        ),
     )
 
     model_config = ConfigDict(
@@ -168,21 +176,25 @@ class ParallelismSpec(ApiModel):
 
 
 class ElasticGroupSpec(ApiModel):
-    """What is wanted."""
+    """The desired state."""
 
-    model: ModelSpec = Field(description="Which model is served, and where its files come from.")
+    model: ModelSpec = Field(description="The model to serve and the source of its files.")
     engine: ElasticEngineSpec = Field(default=ElasticEngineSpec(), description="The elastic engine and its flags.")
-    instance: ElasticInstanceSpec = Field(default=ElasticInstanceSpec(), description="What one instance is.")
-    instances: ElasticInstancesSpec = Field(description="How many instances.")
+    instance: ElasticInstanceSpec = Field(
+        default=ElasticInstanceSpec(), description="GPUs, memory for KV and pod template of one instance."
+    )
+    instances: ElasticInstancesSpec = Field(description="Number of instances.")
     parallelism: ParallelismSpec = Field(default=ParallelismSpec(), description="Degrees of parallelism.")
     policy_ref: LocalReference | None = Field(
         default=None,
-        description="The PlannerPolicy that governs the group: objectives, budget, and whether the planner writes "
-        "instances.replicas. Absent: instances stay.",
+        description=(
+            "PlannerPolicy of the group: objectives, budget, and whether the planner writes "
+            "instances.replicas. Unset: the planner changes nothing."
+        ),
     )
-    gateway: GatewaySpec = Field(default=GatewaySpec(), description="OpenAI API.")
-    drain: DrainSpec = Field(default=DrainSpec(), description="How instances leave.")
-    paused: bool = Field(default=False, description="Observe and report, but touch nothing.")
+    gateway: GatewaySpec = Field(default=GatewaySpec(), description="The gateway, which serves the OpenAI API.")
+    drain: DrainSpec = Field(default=DrainSpec(), description="How instances are drained.")
+    paused: bool = Field(default=False, description="The operator reports status and changes nothing.")
 
     model_config = ConfigDict(
         json_schema_extra=extra(
@@ -212,65 +224,75 @@ class ElasticGroupSpec(ApiModel):
 
 
 class InstanceCounts(ApiModel):
-    """Instances by what they are doing."""
+    """Numbers of instances by state."""
 
-    desired: int = Field(default=0, ge=0, description="Instances that were asked for.")
-    existing: int = Field(default=0, ge=0, description="Instance pods there are, leaving ones not counted.")
+    desired: int = Field(default=0, ge=0, description="Desired instances.")
+    existing: int = Field(default=0, ge=0, description="Instance pods that exist, terminating ones not counted.")
     ready: int = Field(default=0, ge=0, description="Instances that have loaded the model.")
     joined: int | None = Field(
-        default=None, ge=0, description="Instances that the manager works with. Absent: the manager does not answer."
+        default=None, ge=0, description="Instances that have joined the manager. Unset: the manager does not answer."
     )
-    draining: int = Field(default=0, ge=0, description="Instances that hand over what they have and then go.")
+    draining: int = Field(default=0, ge=0, description="Instances that hand over their requests and are then deleted.")
 
 
 class SlotCounts(ApiModel):
     """Tokens of KV on all instances."""
 
-    total: int = Field(ge=0, description="That the instances keep.")
-    free: int = Field(ge=0, description="That more would fit.")
+    total: int = Field(ge=0, description="KV tokens that fit in all instances.")
+    free: int = Field(ge=0, description="KV tokens that are free.")
 
 
 class GroupStatus(ApiModel):
-    """What some instances computed together when the manager was asked."""
+    """Instances that computed together at the last poll of the manager."""
 
     phase: str = Field(max_length=16, description="Prefill, Decode or Move.")
-    degree: int = Field(ge=1, description="How many instances.")
+    degree: int = Field(ge=1, description="Number of instances.")
     instances: tuple[Annotated[str, Field(max_length=253)], ...] = Field(
-        max_length=MAX_INSTANCES, description="Their names."
+        max_length=MAX_INSTANCES, description="Names of the instances."
     )
-    requests: int = Field(ge=0, description="Requests that they computed.")
-    tokens: int = Field(ge=0, description="Tokens of KV that these have.")
+    requests: int = Field(ge=0, description="Requests in the group.")
+    tokens: int = Field(ge=0, description="KV tokens of these requests.")
 
 
 class PrefillTimeStatus(ApiModel):
     """A prefill takes alphaMs + betaMsPerToken * tokens + gammaMsPerSquaredToken * sum of squared prompt lengths."""
 
-    degree: int = Field(ge=1, description="By so many instances.")
-    alpha_ms: float = Field(description="Milliseconds of any prefill.")
-    beta_ms_per_token: float = Field(description="Milliseconds a token.")
-    gamma_ms_per_squared_token: float = Field(description="Milliseconds a squared token.")
+    degree: int = Field(ge=1, description="Instances of the group.")
+    alpha_ms: float = Field(description="Constant part, in milliseconds.")
+    beta_ms_per_token: float = Field(description="Milliseconds for each prompt token.")
+    gamma_ms_per_squared_token: float = Field(description="Milliseconds for each squared prompt token.")
     error_percent: float = Field(ge=0, description="Largest error of the fit.")
 
 
 class ElasticGroupStatus(ApiModel):
-    """What is."""
+    """The observed state."""
 
-    observed_generation: int | None = Field(default=None, ge=0, description="The spec's generation this is about.")
+    observed_generation: int | None = Field(
+        default=None, ge=0, description="Generation of the spec that this status describes."
+    )
     summary: str | None = Field(default=None, max_length=256, description="Instances and groups in one line.")
     endpoint: str | None = Field(default=None, max_length=512, description="Base URL of the OpenAI API.")
     worker_image: str | None = Field(
         default=None,
         max_length=512,
-        description="Image of manager and instances that are created now. Without spec.engine.image it stays when the "
-        "operator's default image changes.",
+        description=(
+            "Image of new manager and instance pods. Without spec.engine.image it stays when the operator's "
+            "default image changes."
+        ),
     )
-    instances: InstanceCounts | None = Field(default=None, description="Instances by what they are doing.")
-    slots: SlotCounts | None = Field(default=None, description="KV. Absent: the manager does not answer.")
+    instances: InstanceCounts | None = Field(default=None, description="Numbers of instances by state.")
+    slots: SlotCounts | None = Field(
+        default=None, description="KV capacity, in tokens. Unset: the manager does not answer."
+    )
     degrees: str | None = Field(
-        default=None, max_length=16, description="Smallest and largest degree when the manager was asked, e.g. 1-4."
+        default=None,
+        max_length=16,
+        description="Smallest and largest degree at the last poll of the manager, e.g. 1-4.",
     )
     groups: tuple[GroupStatus, ...] = Field(
-        default=(), max_length=MAX_GROUPS_SHOWN, description="Groups when the manager was asked, the largest first."
+        default=(),
+        max_length=MAX_GROUPS_SHOWN,
+        description="Groups at the last poll of the manager, the largest first.",
     )
     latency_model: tuple[PrefillTimeStatus, ...] = Field(
         default=(), max_length=MAX_INSTANCES, description="Measured times of prefills, by degree."
@@ -281,7 +303,7 @@ class ElasticGroupStatus(ApiModel):
     conditions: tuple[Condition, ...] = Field(
         default=(),
         max_length=16,
-        description="Ready, Available, Progressing, Degraded, GatewayReady; PlannerHealthy where policyRef is set.",
+        description="Ready, Available, Progressing, Degraded and GatewayReady; PlannerHealthy if policyRef is set.",
         json_schema_extra=extra(schema=LIST_BY_TYPE),
     )
 
@@ -297,7 +319,7 @@ class ElasticGroup(Resource):
             Column("Instances", ".spec.instances.replicas", "integer"),
             Column("Ready", ".status.instances.ready", "integer"),
             Column("Joined", ".status.instances.joined", "integer"),
-            Column("Degrees", ".status.degrees", description="Smallest and largest degree when it was looked at"),
+            Column("Degrees", ".status.degrees", description="Smallest and largest degree at the last poll"),
             Column("Free", ".status.slots.free", "integer", description="Tokens of KV that more would fit"),
             Column("Reason", '.status.conditions[?(@.type=="Ready")].reason'),
             Column("Model", ".spec.model.source", wide=True),

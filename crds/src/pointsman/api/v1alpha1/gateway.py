@@ -106,7 +106,7 @@ def _set_by_pointsman(field: str, instead: str) -> Rule:
 
 
 class GatewayTemplateContainer(PassedThrough):
-    """One container. The one named ``gateway`` is the gateway's; others run beside it."""
+    """One container. The container named gateway runs the gateway; others are sidecars."""
 
     name: str = Field(min_length=1, max_length=63)
     image: str | None = Field(default=None, max_length=512)
@@ -134,7 +134,7 @@ class GatewayTemplateSpec(PassedThrough):
     containers: tuple[GatewayTemplateContainer, ...] | None = Field(
         default=None,
         max_length=MAX_CONTAINERS,
-        description="Containers, merged by name: the one named gateway is the gateway's, others run beside it.",
+        description="Containers, merged by name. The container named gateway runs the gateway; others are sidecars.",
         json_schema_extra=extra(schema=LIST_BY_NAME),
     )
     service_account_name: str | None = Field(default=None, max_length=253)
@@ -183,9 +183,11 @@ class GatewaySpec(ApiModel):
     )
     router: Router | None = Field(
         default=None,
-        description="How the gateway chooses a decode worker: token-load (uncached prompt tokens and contexts), "
-        "overlap-ratio (cached share of the prompt, KV usage and queue), least-loaded (requests in flight) or "
-        "round-robin. Default: token-load.",
+        description=(
+            "Choice of the decode worker: token-load (uncached prompt tokens and contexts), overlap-ratio "
+            "(cached share, KV usage, queue), least-loaded (requests in flight) or round-robin. Default: "
+            "token-load."
+        ),
         json_schema_extra=extra(
             Rule(
                 f"self in ['{_ROUTERS}']",

@@ -82,9 +82,7 @@ EncodeArguments = Annotated[
     ),
 ]
 
-CHANGE_NEEDS_ROLLOUT: Final = (
-    "cannot be changed yet (rollouts are not built): create a service of another name beside it"
-)
+CHANGE_NEEDS_ROLLOUT: Final = "cannot be changed yet (rollouts are not built): create a second service of another name"
 
 
 class TokenSecretReference(LocalReference):
@@ -94,7 +92,7 @@ class TokenSecretReference(LocalReference):
 
 
 class ModelSpec(ApiModel):
-    """Which model is served, and where its files come from."""
+    """The model to serve and the source of its files."""
 
     source: str = Field(
         min_length=1,
@@ -139,8 +137,10 @@ StartupTimeoutSeconds = Annotated[
     Field(
         ge=1,
         le=86_400,
-        description="How long an engine may take to load its model, the download included, seconds. Then its "
-        "container is restarted. A change applies to new pods only. Default: 1800.",
+        description=(
+            "Longest time to load the model, in seconds, download included. The container is then restarted. "
+            "A change applies to new pods only. Default: 1800."
+        ),
     ),
 ]
 
@@ -159,7 +159,7 @@ class EngineSpec(ApiModel):
         description="The inference engine: VLLM. SGLang and Simulated are not built yet.",
         json_schema_extra=extra(
             Rule("!(self in ['SGLang', 'Simulated'])", "{self} is not built yet; use VLLM"),
-            Rule("self in ['VLLM', 'SGLang', 'Simulated']", "'{self}' is no engine Pointsman knows; use VLLM"),
+            Rule("self in ['VLLM', 'SGLang', 'Simulated']", "'{self}' is not a supported engine; use VLLM"),
             schema={"enum": None, "maxLength": 32},
         ),
     )
@@ -182,7 +182,12 @@ class EngineSpec(ApiModel):
 class PoolSpec(ApiModel):
     """How many workers of one role."""
 
-    replicas: int = Field(default=1, ge=1, le=MAX_REPLICAS, description="Workers to start with.")
+    replicas: int = Field(
+        default=1,
+        ge=1,
+        le=MAX_REPLICAS,
+        description="Initial number of workers. Without an active policy, an edit scales the pool.",
+    )
     min_replicas: int = Field(default=1, ge=1, le=MAX_REPLICAS, description=LOWER_LIMIT)
     max_replicas: int = Field(default=MAX_REPLICAS, ge=1, le=MAX_REPLICAS, description=UPPER_LIMIT)
 
@@ -192,15 +197,20 @@ class PoolSpec(ApiModel):
 class EncodePoolSpec(PoolSpec):
     """How many encode workers. With none, the worker that prefills a prompt encodes its images."""
 
-    replicas: int = Field(default=1, ge=0, le=MAX_REPLICAS, description="Workers to start with.")
+    replicas: int = Field(
+        default=1,
+        ge=0,
+        le=MAX_REPLICAS,
+        description="Initial number of workers. Without an active policy, an edit scales the pool.",
+    )
     min_replicas: int = Field(default=0, ge=0, le=MAX_REPLICAS, description=LOWER_LIMIT)
 
 
 class PoolsSpec(ApiModel):
     """The pools of a service, one a role."""
 
-    prefill: PoolSpec = Field(default=PoolSpec(), description="Workers that compute prompts for others.")
-    decode: PoolSpec = Field(default=PoolSpec(), description="Workers that generate tokens, and compute short prompts.")
+    prefill: PoolSpec = Field(default=PoolSpec(), description="Workers that compute prompts for decode workers.")
+    decode: PoolSpec = Field(default=PoolSpec(), description="Workers that generate tokens and compute short prompts.")
     encode: EncodePoolSpec | None = Field(
         default=None,
         description="Workers that encode images for the workers that prefill. Needs spec.encode. Default with "
@@ -221,7 +231,7 @@ class PoolsSpec(ApiModel):
 class WorkerSpec(ApiModel):
     """One worker: the same for all pools, so that any worker can take any role."""
 
-    gpus: int = Field(default=1, ge=0, le=16, description="GPUs of one worker; 0 runs the engine on CPU.")
+    gpus: int = Field(default=1, ge=0, le=16, description="GPUs of one worker. 0: the engine runs on CPU.")
     template: PodTemplate | None = Field(
         default=None,
         description="A pod template merged into the worker's pod, lists by their merge keys. "
@@ -235,8 +245,10 @@ class WorkerSpec(ApiModel):
         default=None,
         ge=0,
         le=86_400,
-        description="How long a worker is kept on a node that Kubernetes has found lost, seconds. Then its pod is "
-        "deleted and another one is made. A change applies to new workers only. Default: what the cluster adds, 300.",
+        description=(
+            "Seconds until a worker on a node that Kubernetes reports as lost is deleted and replaced. A "
+            "change applies to new workers only. Default: the cluster's toleration, usually 300."
+        ),
     )
 
     def template_dict(self) -> dict[str, Any]:
@@ -269,23 +281,25 @@ class EncodeSpec(ApiModel):
 
 
 class DrainSpec(ApiModel):
-    """How workers leave."""
+    """How workers are drained."""
 
     timeout_seconds: int = Field(
         default=120,
         ge=0,
         le=86400,
-        description="How long a leaving worker may finish its streams, seconds; then they are retried elsewhere.",
+        description=(
+            "Longest time for a draining worker to finish its streams, in seconds. Other workers then continue them."
+        ),
     )
 
 
 class LLMServiceSpec(ApiModel):
-    """What is wanted."""
+    """The desired state."""
 
-    model: ModelSpec = Field(description="Which model is served, and where its files come from.")
+    model: ModelSpec = Field(description="The model to serve and the source of its files.")
     engine: EngineSpec = Field(default=EngineSpec(), description="The inference engine and its flags.")
-    pools: PoolsSpec = Field(default=PoolsSpec(), description="How many workers of each role.")
-    worker: WorkerSpec = Field(default=WorkerSpec(), description="What one worker is.")
+    pools: PoolsSpec = Field(default=PoolsSpec(), description="Number of workers of each role.")
+    worker: WorkerSpec = Field(default=WorkerSpec(), description="GPUs, limits and pod template of one worker.")
     encode: EncodeSpec | None = Field(
         default=None,
         description="Flags, GPUs and pod template of encode workers. Unset: the service has none, and the worker that "
@@ -297,11 +311,13 @@ class LLMServiceSpec(ApiModel):
     )
     policy_ref: LocalReference | None = Field(
         default=None,
-        description="The PlannerPolicy that governs the service. Absent: replicas and routing stay.",
+        description="PlannerPolicy of the service. Unset: the planner changes neither replicas nor routing.",
     )
-    gateway: GatewaySpec = Field(default=GatewaySpec(), description="OpenAI API and router.")
-    drain: DrainSpec = Field(default=DrainSpec(), description="How workers leave.")
-    paused: bool = Field(default=False, description="Observe and report, but touch nothing.")
+    gateway: GatewaySpec = Field(
+        default=GatewaySpec(), description="The gateway, which serves the OpenAI API and routes requests."
+    )
+    drain: DrainSpec = Field(default=DrainSpec(), description="How workers are drained.")
+    paused: bool = Field(default=False, description="The operator reports status and changes nothing.")
 
     model_config = ConfigDict(
         json_schema_extra=extra(
@@ -369,31 +385,33 @@ class Routing(ApiModel):
     """
 
     max_local_prefill_tokens: int | None = Field(
-        default=None, ge=0, description="A decode worker computes at most so many uncached prompt tokens itself."
+        default=None, ge=0, description="Most uncached prompt tokens that a decode worker computes itself."
     )
     max_prefill_queue_size: int | None = Field(
-        default=None, ge=0, description="With so many requests queued for prefill, prompts are computed locally."
+        default=None, ge=0, description="Queued prefills at which decode workers compute prompts themselves."
     )
     prefill_token_budget: int | None = Field(
-        default=None, ge=1, description="Prompt tokens a prefill worker computes at one time. Unset: 8192."
+        default=None, ge=1, description="Prompt tokens that a prefill worker computes at one time. Unset: 8192."
     )
     pending_tokens_per_prefill_worker: int | None = Field(
         default=None,
         ge=1,
-        description="A gateway that has more prompt tokens than this under way to their first token, per prefill "
-        "worker, holds requests back; absent: it never does.",
+        description=(
+            "Pending prompt tokens per prefill worker above which a gateway queues new requests. Unset: no limit."
+        ),
     )
     decoding_per_decode_worker: int | None = Field(
         default=None,
         ge=1,
-        description="A gateway with so many requests between first and last token, per decode worker, holds others "
-        "back; absent: it never does.",
+        description="Decoding requests per decode worker at which a gateway queues new requests. Unset: no limit.",
     )
     slack_milliseconds: int | None = Field(
         default=None,
         ge=1,
-        description="How long a request may wait in all, held and behind other prompts, and be in time; absent: who "
-        "is held is late.",
+        description=(
+            "Longest total wait with which a request can still meet its TTFT objective. Unset: every queued "
+            "request counts as late."
+        ),
     )
     objectives: RoutingObjectives | None = Field(
         default=None,
@@ -402,20 +420,22 @@ class Routing(ApiModel):
     set_by: str | None = Field(
         default=None,
         max_length=256,
-        description="Who set the routing numbers: planner, or plan/NAME where a planner of an earlier version did.",
+        description=(
+            "Writer of the routing numbers: planner, or plan/NAME if a planner of an earlier version wrote them."
+        ),
     )
     reason: str | None = Field(
-        default=None, max_length=64, pattern="^[A-Za-z]+$", description="Why they changed last, as a word."
+        default=None, max_length=64, pattern="^[A-Za-z]+$", description="Machine-readable reason of the last change."
     )
-    updated_at: datetime | None = Field(default=None, description="When they changed last.")
+    updated_at: datetime | None = Field(default=None, description="Time of the last change.")
 
 
 class CurrentPlan(ApiModel):
     """The newest plan of a service, in one line."""
 
-    current: str = Field(max_length=253, description="Its name.")
-    mode: str = Field(max_length=32, description="The mode it was made in.")
-    phase: str | None = Field(default=None, max_length=32, description="How far it is.")
+    current: str = Field(max_length=253, description="Name of the plan.")
+    mode: str = Field(max_length=32, description="Mode of the policy when the plan was made.")
+    phase: str | None = Field(default=None, max_length=32, description="Phase of the plan.")
 
 
 class PoolsStatus(ApiModel):
@@ -424,7 +444,7 @@ class PoolsStatus(ApiModel):
     prefill: PoolCounts = Field(default=PoolCounts(), description="Prefill workers.")
     decode: PoolCounts = Field(default=PoolCounts(), description="Decode workers.")
     encode: PoolCounts | None = Field(
-        default=None, description="Encode workers. Absent: the service has no encode pool."
+        default=None, description="Encode workers. Unset: the service has no encode pool."
     )
 
     def of(self, role: Role) -> PoolCounts | None:
@@ -433,24 +453,31 @@ class PoolsStatus(ApiModel):
 
 
 class LLMServiceStatus(ApiModel):
-    """What is."""
+    """The observed state."""
 
-    observed_generation: int | None = Field(default=None, ge=0, description="The spec's generation this is about.")
+    observed_generation: int | None = Field(
+        default=None, ge=0, description="Generation of the spec that this status describes."
+    )
     summary: str | None = Field(default=None, max_length=64, description="Ready workers by role, e.g. 2P4D or 1E2P4D.")
     endpoint: str | None = Field(default=None, max_length=512, description="Base URL of the OpenAI API.")
-    pools: PoolsStatus | None = Field(default=None, description="Workers by role and by what they are doing.")
-    revision: str | None = Field(default=None, max_length=64, description="Hash of what makes a worker different.")
+    pools: PoolsStatus | None = Field(default=None, description="Numbers of workers by role and state.")
+    revision: str | None = Field(
+        default=None, max_length=64, description="Hash of the spec fields that define a worker pod."
+    )
     kv_compatibility: str | None = Field(
-        default=None, max_length=64, description="Workers of equal hash may exchange KV."
+        default=None,
+        max_length=64,
+        description="Hash of the fields that affect KV. Only workers of equal hash exchange KV.",
     )
     worker_image: str | None = Field(
         default=None,
         max_length=512,
-        description="Image of the workers that are created now. Without spec.engine.image it stays when the "
-        "operator's default image changes.",
+        description=(
+            "Image of new worker pods. Without spec.engine.image it stays when the operator's default image changes."
+        ),
     )
     routing: Routing | None = Field(default=None, description="The routing numbers in force.")
-    plan: CurrentPlan | None = Field(default=None, description="The plan that was made last.")
+    plan: CurrentPlan | None = Field(default=None, description="The latest plan.")
     conditions: tuple[Condition, ...] = Field(
         default=(),
         max_length=16,

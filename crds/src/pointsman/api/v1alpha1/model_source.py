@@ -56,5 +56,5 @@ def parse_model_source(source: str) -> ModelSource:
         return ClaimModel(claim, path)
     if re.match(PATH_PATTERN, source):
         return PathModel(rest)
-    known = "is not complete" if scheme in SCHEMES else "has no scheme Pointsman knows"
+    known = "is not complete" if scheme in SCHEMES else "has an unsupported scheme"
     raise ModelSourceError(f"spec.model.source: '{source}' {known}; write {FORMS}")

@@ -62,14 +62,14 @@ class PlanReason(StrEnum):
 class PoolTargetSpec(ApiModel):
     """A pool after the plan."""
 
-    replicas: int = Field(ge=1, le=MAX_REPLICAS, description="Workers, after the plan's switches have ended.")
+    replicas: int = Field(ge=1, le=MAX_REPLICAS, description="Desired workers after the switches of the plan.")
 
 
 class EncodePoolTargetSpec(PoolTargetSpec):
     """The encode pool after the plan."""
 
     replicas: int = Field(
-        ge=0, le=MAX_REPLICAS, description="Encode workers. 0: the workers that prefill encode images."
+        ge=0, le=MAX_REPLICAS, description="Desired encode workers. 0: the workers that prefill also encode images."
     )
 
 
@@ -79,7 +79,8 @@ class PlanPools(ApiModel):
     prefill: PoolTargetSpec
     decode: PoolTargetSpec
     encode: EncodePoolTargetSpec | None = Field(
-        default=None, description="Absent: the service has no encode pool, or the plan leaves it as it is."
+        default=None,
+        description="Encode pool after the plan. Unset: the service has none, or the plan does not change it.",
     )
 
     def of(self, role: Role) -> PoolTargetSpec | None:
@@ -90,88 +91,108 @@ class PlanPools(ApiModel):
 class InstancesTargetSpec(ApiModel):
     """An elastic group after the plan."""
 
-    replicas: int = Field(ge=1, le=MAX_INSTANCES, description="Instances.")
+    replicas: int = Field(ge=1, le=MAX_INSTANCES, description="Desired instances.")
 
 
 class PlannedReference(ServiceReference):
     """What a plan is for, in the same namespace."""
 
-    kind: Literal["LLMService", "ElasticGroup"] = Field(default="LLMService", description="Its kind.")
+    kind: Literal["LLMService", "ElasticGroup"] = Field(
+        default="LLMService", description="Kind: LLMService or ElasticGroup."
+    )
 
 
 class PlanSwitch(ApiModel):
-    """Workers that change their role."""
+    """Role switches of one direction."""
 
-    from_role: Role = Field(alias="from", description="The role they have.", json_schema_extra=_SWITCHED_ROLE)
-    to_role: Role = Field(alias="to", description="The role they get.", json_schema_extra=_SWITCHED_ROLE)
-    count: int = Field(ge=1, le=100, description="How many.")
+    from_role: Role = Field(alias="from", description="Present role.", json_schema_extra=_SWITCHED_ROLE)
+    to_role: Role = Field(alias="to", description="New role.", json_schema_extra=_SWITCHED_ROLE)
+    count: int = Field(ge=1, le=100, description="Number of workers.")
 
 
 class PlanRouting(ApiModel):
     """Routing numbers, in plans of earlier planners."""
 
-    max_local_prefill_tokens: int = Field(ge=0, le=1_000_000, description="A decode worker computes at most so many.")
-    max_prefill_queue_size: int = Field(ge=0, le=100_000, description="With so many queued, prompts stay local.")
+    max_local_prefill_tokens: int = Field(
+        ge=0, le=1_000_000, description="Most uncached prompt tokens that a decode worker computes itself."
+    )
+    max_prefill_queue_size: int = Field(
+        ge=0, le=100_000, description="Queued prefills at which decode workers compute prompts themselves."
+    )
     prefill_token_budget: int | None = Field(
-        default=None, ge=1, description="Prompt tokens a prefill worker computes at one time. Unset: 8192."
+        default=None, ge=1, description="Prompt tokens that a prefill worker computes at one time. Unset: 8192."
     )
     pending_tokens_per_prefill_worker: int | None = Field(
-        default=None, ge=1, description="Beyond it, of one gateway, requests are held back; absent: never."
+        default=None,
+        ge=1,
+        description=(
+            "Pending prompt tokens per prefill worker above which a gateway queues new requests. Unset: no limit."
+        ),
     )
     decoding_per_decode_worker: int | None = Field(
-        default=None, ge=1, description="With so many that decode, of one gateway, others are held back; absent: never."
+        default=None,
+        ge=1,
+        description="Decoding requests per decode worker at which a gateway queues new requests. Unset: no limit.",
     )
     slack_milliseconds: int | None = Field(
-        default=None, ge=1, description="What a request may wait in all and be in time; absent: who is held is late."
+        default=None,
+        ge=1,
+        description=(
+            "Longest total wait with which a request can still meet its TTFT objective. Unset: every queued "
+            "request counts as late."
+        ),
     )
 
 
 class PlanInput(ApiModel):
-    """One number the decision was made from."""
+    """One number that the decision is based on."""
 
-    name: str = Field(min_length=1, max_length=64, description="What it is, with its unit.")
-    value: float = Field(description="The number.")
+    name: str = Field(min_length=1, max_length=64, description="Name of the number, with its unit.")
+    value: float = Field(description="Value of the number.")
 
 
 class PlanAlternative(ApiModel):
-    """A layout that was considered."""
+    """A layout that was compared."""
 
-    action: str = Field(max_length=64, description="What it would take: stay, switch, scale-out, scale-in.")
-    prefill: int | None = Field(default=None, ge=0, description="Prefill workers. Absent for an elastic group.")
-    decode: int | None = Field(default=None, ge=0, description="Decode workers. Absent for an elastic group.")
-    encode: int | None = Field(
-        default=None, ge=0, description="Encode workers. Absent: the service has no encode pool."
-    )
+    action: str = Field(max_length=64, description="Action that leads to it: stay, switch, scale-out or scale-in.")
+    prefill: int | None = Field(default=None, ge=0, description="Prefill workers. Unset for an elastic group.")
+    decode: int | None = Field(default=None, ge=0, description="Decode workers. Unset for an elastic group.")
+    encode: int | None = Field(default=None, ge=0, description="Encode workers. Unset: the service has no encode pool.")
     instances: int | None = Field(default=None, ge=0, description="Instances of an elastic group.")
-    gpus: int = Field(ge=0, description="GPUs of all of them.")
+    gpus: int = Field(ge=0, description="GPUs of all workers.")
     expected_attainment: float = Field(
         ge=0,
         le=1,
-        description="Share of requests expected within both objectives once all its workers serve, "
-        "at the load planned for and with the queue that is to be cleared.",
+        description=(
+            "Expected share of requests within both objectives once all workers serve, for the planned load "
+            "and the present queue."
+        ),
     )
     lead_seconds: float | None = Field(
-        default=None, ge=0, description="Until all its workers serve; 0: they do. Absent in plans of older planners."
+        default=None,
+        ge=0,
+        description="Seconds until all its workers serve. 0: they serve now. Unset in plans of earlier planners.",
     )
     rejected_because: str = Field(
-        default="", max_length=512, description="Why it was not chosen; empty for the chosen, which is the first."
+        default="", max_length=512, description="Why the layout was rejected. Empty for the chosen one."
     )
 
 
 class Approval(ApiModel):
     """A person's word."""
 
-    required: bool = Field(default=False, description="Whether the plan waits for it.")
+    required: bool = Field(default=False, description="Whether the plan needs an approval.")
     decision: Literal["Approved", "Denied"] | None = Field(
         default=None,
-        description="A person writes it, once: kubectl patch plan NAME --type=merge -p "
-        '\'{"spec":{"approval":{"decision":"Approved"}}}\'',
+        description=(
+            "Approved or Denied. Written once: kubectl patch plan NAME --type=merge -p "
+            '\'{"spec":{"approval":{"decision":"Approved"}}}\''
+        ),
     )
     by: str | None = Field(
         default=None,
         max_length=253,
-        description="Who: the user name of the request that writes it. The chart's admission policy refuses another "
-        "name.",
+        description="Name of the user that sends the request. The chart's admission policy refuses any other name.",
     )
 
     model_config = ConfigDict(
@@ -187,31 +208,40 @@ class Approval(ApiModel):
 
 
 class PlanSpec(ApiModel):
-    """What was decided, and why."""
+    """The decision and its reason."""
 
     service_ref: PlannedReference = Field(description="The service or elastic group, in the same namespace.")
-    sequence: int = Field(ge=1, description="Counts its plans; a higher one supersedes a lower one.")
-    mode: Mode = Field(description="The policy's mode when it was decided.")
-    observed_at: datetime = Field(description="When what it is based on was seen.")
-    pools: PlanPools | None = Field(default=None, description="Of a service: the layout after the plan.")
-    instances: InstancesTargetSpec | None = Field(default=None, description="Of an elastic group, after the plan.")
+    sequence: int = Field(ge=1, description="Number of the plan. A plan supersedes those with lower numbers.")
+    mode: Mode = Field(description="Mode of the policy at the time of the decision.")
+    observed_at: datetime = Field(description="Time of the metrics that the decision is based on.")
+    pools: PlanPools | None = Field(default=None, description="Layout of the service after the plan.")
+    instances: InstancesTargetSpec | None = Field(
+        default=None, description="Instances of the elastic group after the plan."
+    )
     switches: Annotated[tuple[PlanSwitch, ...], Field(max_length=4)] = Field(
-        default=(), description="Carried out first, before anything is scaled."
+        default=(), description="Role switches, executed before any scaling."
     )
     routing: PlanRouting | None = Field(
         default=None,
-        description="In plans of earlier planners: routing numbers, carried out at once. Newer planners publish them "
-        "in status.routing of the service.",
+        description=(
+            "Routing numbers of plans of earlier planners. Newer planners publish them in status.routing of "
+            "the service."
+        ),
     )
     changes_layout: bool = Field(
-        description="False: a plan that only withdraws another one, or, of an earlier planner, only sets routing."
+        description=(
+            "Whether the plan changes the layout. False: it only withdraws another plan, or only sets "
+            "routing (earlier planners)."
+        )
     )
     withdraws: str = Field(
         default="",
         max_length=253,
-        description="The plan that ends with this one where no person has answered it: nobody wants it any more.",
+        description="Name of an unanswered plan that this plan withdraws, because it is no longer needed.",
     )
-    drain_first: bool = Field(default=True, description="Whether switched workers finish their old work first.")
+    drain_first: bool = Field(
+        default=True, description="Whether switched workers finish their requests before they change their role."
+    )
     change: str = Field(
         default="",
         max_length=253,
@@ -223,16 +253,18 @@ class PlanSpec(ApiModel):
     attainment: str = Field(
         default="",
         max_length=32,
-        description="Share of requests expected within both objectives, without the plan and with it: 33% -> 85%.",
+        description="Expected share of requests within both objectives, without and with the plan: 33% -> 85%.",
     )
-    reason: str = Field(min_length=1, max_length=64, pattern="^[A-Za-z]+$", description="Why, as a word.")
-    message: str = Field(max_length=1024, description="Why, as a sentence.")
-    inputs: tuple[PlanInput, ...] = Field(default=(), max_length=MAX_INPUTS, description="The numbers used.")
+    reason: str = Field(min_length=1, max_length=64, pattern="^[A-Za-z]+$", description="Machine-readable reason.")
+    message: str = Field(max_length=1024, description="Human-readable message.")
+    inputs: tuple[PlanInput, ...] = Field(
+        default=(), max_length=MAX_INPUTS, description="Numbers that the decision is based on."
+    )
     alternatives: tuple[PlanAlternative, ...] = Field(
-        default=(), max_length=MAX_ALTERNATIVES, description="What else was considered."
+        default=(), max_length=MAX_ALTERNATIVES, description="Layouts that were compared, the chosen one first."
     )
-    expires_at: datetime = Field(description="Not begun after this.")
-    approval: Approval = Field(default=Approval(), description="A person's word, where one is needed.")
+    expires_at: datetime = Field(description="Time after which the plan is no longer started.")
+    approval: Approval = Field(default=Approval(), description="Approval of the plan by a user.")
 
     model_config = ConfigDict(
         json_schema_extra=extra(
@@ -307,20 +339,22 @@ class PlanSpec(ApiModel):
 
 
 class PlanStatus(ApiModel):
-    """How far it is."""
+    """Phase of the plan."""
 
-    phase: PlanPhase | None = Field(default=None, description="Where the plan is.")
-    reason: str | None = Field(default=None, max_length=64, pattern="^[A-Za-z]+$", description="Why, as a word.")
-    message: str | None = Field(default=None, max_length=2048, description="Why, as a sentence.")
-    switches: tuple[Annotated[str, Field(max_length=253)], ...] = Field(
-        default=(), max_length=100, description="RoleSwitches made for it."
+    phase: PlanPhase | None = Field(default=None, description="Phase of the plan.")
+    reason: str | None = Field(
+        default=None, max_length=64, pattern="^[A-Za-z]+$", description="Machine-readable reason."
     )
-    started_at: datetime | None = Field(default=None, description="When its execution began.")
-    ended_at: datetime | None = Field(default=None, description="When it ended.")
+    message: str | None = Field(default=None, max_length=2048, description="Human-readable message.")
+    switches: tuple[Annotated[str, Field(max_length=253)], ...] = Field(
+        default=(), max_length=100, description="RoleSwitches of the plan."
+    )
+    started_at: datetime | None = Field(default=None, description="Start of the execution.")
+    ended_at: datetime | None = Field(default=None, description="End of the plan.")
     conditions: tuple[Condition, ...] = Field(
         default=(),
         max_length=8,
-        description="Complete or Failed, as kubectl wait knows them from Jobs; what was only recorded is complete.",
+        description="Complete or Failed, as in Jobs, for kubectl wait. Plans that were only recorded are complete.",
         json_schema_extra=extra(schema=LIST_BY_TYPE),
     )
 
@@ -332,7 +366,9 @@ class PlanStatus(ApiModel):
 
 
 class Plan(Resource):
-    """One decision of the planner for one service or elastic group: what, why, from which numbers, instead of what."""
+    """One decision of the planner for a service or an elastic group, with its reason, inputs and rejected
+    alternatives.
+    """
 
     resource: ClassVar[Kind] = Kind(
         kind="Plan",

@@ -26,7 +26,7 @@ class Mode(StrEnum):
 
 
 class Objectives(ApiModel):
-    """What a request must meet to count as good."""
+    """Objectives that a request must meet."""
 
     ttft_ms: float = Field(gt=0, le=600_000, description="Time to first token, milliseconds.")
     ttft_ms_per_prompt_token: float = Field(
@@ -41,8 +41,8 @@ class Objectives(ApiModel):
 class Budget(ApiModel):
     """GPUs of one service; a CPU worker counts as one."""
 
-    max_gpus: int = Field(ge=1, le=100_000, description="Never more, starting and leaving workers included.")
-    min_gpus: int = Field(default=1, ge=1, le=100_000, description="Never fewer.")
+    max_gpus: int = Field(ge=1, le=100_000, description="Most GPUs, starting and draining workers included.")
+    min_gpus: int = Field(default=1, ge=1, le=100_000, description="Fewest GPUs.")
 
     @model_validator(mode="after")
     def _ordered(self) -> "Budget":
@@ -63,7 +63,7 @@ class Budget(ApiModel):
 class RemotePrefillAction(ApiModel):
     """Moving the threshold below which a decode worker computes a prompt itself."""
 
-    enabled: bool = Field(default=True, description="Whether the planner may move it.")
+    enabled: bool = Field(default=True, description="Whether the planner may change the threshold.")
     min_threshold_tokens: int = Field(default=0, ge=0, le=1_000_000, description="Lowest threshold, tokens.")
     max_threshold_tokens: int = Field(default=8192, ge=0, le=1_000_000, description="Highest threshold, tokens.")
     max_queue_size: int = Field(default=32, ge=1, le=100_000, description="Most requests queued for prefill.")
@@ -92,7 +92,11 @@ class FlowControlAction(ApiModel):
     """Holding back at the gateways what could not be in time anyway."""
 
     enabled: bool = Field(
-        default=True, description="Whether requests that would be late let those pass that can be in time."
+        default=True,
+        description=(
+            "Whether gateways serve requests that can still meet their objectives before requests that are "
+            "already late."
+        ),
     )
 
 
@@ -100,18 +104,28 @@ class RoleSwitchAction(ApiModel):
     """Switching the role of live workers."""
 
     enabled: bool = Field(default=True, description="Whether the planner may switch roles.")
-    needs_approval: bool = Field(default=False, description="Whether a person must approve each.")
-    drain_first: bool = Field(default=True, description="Whether old streams finish before the worker takes new work.")
-    min_dwell_seconds: float = Field(default=60, ge=0, le=86_400, description="A worker keeps a new role so long.")
+    needs_approval: bool = Field(default=False, description="Whether each action needs an approval.")
+    drain_first: bool = Field(
+        default=True,
+        description="Whether streams of the old role finish before the worker accepts requests in its new role.",
+    )
+    min_dwell_seconds: float = Field(
+        default=60, ge=0, le=86_400, description="Shortest time between two role switches of one worker."
+    )
     opposite_after_seconds: float = Field(
-        default=30, ge=0, le=86_400, description="Not back in the other direction sooner."
+        default=30,
+        ge=0,
+        le=86_400,
+        description="Shortest time between a switch and a switch in the opposite direction.",
     )
     max_in_transition_percent: int = Field(
         default=20,
         ge=1,
         le=100,
-        description="Most of the service's workers (prefill and decode together) that may be switching at one time, "
-        "percent, rounded up.",
+        description=(
+            "Largest share of the service's prefill and decode workers that switch at the same time, in "
+            "percent, rounded up."
+        ),
     )
     max_per_10_minutes: int = Field(
         default=6, ge=1, le=1000, alias="maxPer10Minutes", description="Most switches in ten minutes."
@@ -122,16 +136,18 @@ class ScaleOutAction(ApiModel):
     """Starting workers."""
 
     enabled: bool = Field(default=True, description="Whether the planner may start workers.")
-    needs_approval: bool = Field(default=False, description="Whether a person must approve each.")
+    needs_approval: bool = Field(default=False, description="Whether each action needs an approval.")
     lead_seconds: float | None = Field(
-        default=None, gt=0, le=86_400, description="Time from decision to a serving worker. Absent: measured."
+        default=None, gt=0, le=86_400, description="Time from decision to a serving worker. Unset: measured."
     )
     unschedulable_after_seconds: float = Field(
         default=600,
         ge=10,
         le=86_400,
-        description="A worker that a plan added is given up, and the plan fails, if no node takes it within this time. "
-        "If cluster-autoscaler or Karpenter reports a node for it, the operator waits 15 minutes for that node.",
+        description=(
+            "A worker of a plan that fits on no node for this time is removed, and the plan fails. If an "
+            "autoscaler has reported a node for it, the operator waits 15 minutes for that node."
+        ),
     )
 
 
@@ -139,13 +155,15 @@ class ScaleInAction(ApiModel):
     """Removing workers."""
 
     enabled: bool = Field(default=True, description="Whether the planner may remove workers.")
-    needs_approval: bool = Field(default=False, description="Whether a person must approve each.")
+    needs_approval: bool = Field(default=False, description="Whether each action needs an approval.")
     stabilization_seconds: float = Field(
         default=120,
         ge=0,
         le=86_400,
-        description="Workers stay for the highest need of this time (of a start-up, where that is longer); "
-        "for a while after prompts changed, of 2.5 times this time.",
+        description=(
+            "Window of which the highest need is kept; at least one start-up time. After a change of "
+            "prompts, 2.5 times as long."
+        ),
     )
 
 
@@ -153,15 +171,16 @@ class Actions(ApiModel):
     """What the planner may do, from the quickest to the slowest."""
 
     remote_prefill: RemotePrefillAction = Field(
-        default=RemotePrefillAction(), description="Move the local-prefill threshold; acts on the next request."
+        default=RemotePrefillAction(),
+        description="Change the local-prefill threshold. Takes effect on the next request.",
     )
     flow_control: FlowControlAction = Field(
-        default=FlowControlAction(), description="Hold back under overload; acts on the next request."
+        default=FlowControlAction(), description="Queue requests under overload. Takes effect on the next request."
     )
     role_switch: RoleSwitchAction = Field(
-        default=RoleSwitchAction(), description="Switch roles of live workers; acts in seconds."
+        default=RoleSwitchAction(), description="Switch roles of running workers. Takes effect in seconds."
     )
-    scale_out: ScaleOutAction = Field(default=ScaleOutAction(), description="Start workers; acts in minutes.")
+    scale_out: ScaleOutAction = Field(default=ScaleOutAction(), description="Start workers. Takes effect in minutes.")
     scale_in: ScaleInAction = Field(default=ScaleInAction(), description="Remove workers.")
 
     model_config = ConfigDict(
@@ -181,20 +200,24 @@ class Seasonality(StrEnum):
 class Forecast(ApiModel):
     """How the load of the next minutes is foreseen."""
 
-    model: Literal["Kalman"] = Field(default="Kalman", description="Local linear trend on the counts of arrivals.")
+    model: Literal["Kalman"] = Field(
+        default="Kalman", description="Forecast model: local linear trend of the arrival counts."
+    )
     seasonality: Seasonality = Field(
         default=Seasonality.AUTO,
-        description="Auto: services start workers for rises that came at the same time of earlier days or a week ago, "
-        "as far as such rises lately came again. None: the forecast goes by the last minutes only.",
+        description=(
+            "Auto: workers start ahead of rises that recur daily or weekly, if such rises recurred lately. "
+            "None: the forecast uses only the last minutes."
+        ),
     )
 
 
 class PerformanceTable(ApiModel):
     """A published performance table to start from."""
 
-    model: str = Field(min_length=1, max_length=256, description="Model, as a hub names it.")
+    model: str = Field(min_length=1, max_length=256, description="Model name on the hub.")
     gpu: str = Field(min_length=1, max_length=64, description="GPU, e.g. h100_sxm.")
-    engine: str = Field(default="vllm", min_length=1, max_length=64, description="Engine.")
+    engine: str = Field(default="vllm", min_length=1, max_length=64, description="Inference engine.")
     tp: int = Field(default=1, ge=1, le=64, description="Tensor-parallel size.")
 
 
@@ -202,17 +225,17 @@ class TableConfigMap(ApiModel):
     """A performance table of one's own, as ``pointsman profile`` writes it."""
 
     name: str = Field(min_length=1, max_length=253, description="ConfigMap in the policy's namespace.")
-    key: str = Field(default="table.json", min_length=1, max_length=253, description="Which of its entries.")
+    key: str = Field(default="table.json", min_length=1, max_length=253, description="Key in the ConfigMap.")
 
 
 class Performance(ApiModel):
     """What the planner knows about speed before it has measured."""
 
     table: PerformanceTable | None = Field(
-        default=None, description="Start value; without it speed is learned from the running service."
+        default=None, description="Published performance table. Unset: performance is learned from the running service."
     )
     config_map: TableConfigMap | None = Field(
-        default=None, description="Start value that was measured with pointsman profile, instead of a published table."
+        default=None, description="Performance table measured with pointsman profile, instead of a published one."
     )
 
     model_config = ConfigDict(
@@ -226,7 +249,7 @@ class Performance(ApiModel):
 
 
 class MetricsSource(StrEnum):
-    """Where observations come from."""
+    """Source of metrics."""
 
     DIRECT = "Direct"  # scraped from workers and gateways
     PROMETHEUS = "Prometheus"  # read from a Prometheus that scrapes them
@@ -244,8 +267,10 @@ class Metrics(ApiModel):
 
     source: MetricsSource = Field(
         default=MetricsSource.DIRECT,
-        description="Direct: scraped from workers and gateways. Prometheus: read from prometheusUrl, whose series must "
-        "have the labels namespace and pod.",
+        description=(
+            "Direct: scraped from workers and gateways. Prometheus: queried at prometheusUrl, whose series "
+            "need the labels namespace and pod."
+        ),
     )
     prometheus_url: str | None = Field(
         default=None,
@@ -256,18 +281,20 @@ class Metrics(ApiModel):
     )
     prometheus_secret_ref: PrometheusSecretReference | None = Field(
         default=None,
-        description="Secret in the policy's namespace. Keys: token, or username and password; url, required with "
-        "credentials: they are sent only to this address and paths below it; ca.crt, the CA in PEM that signed the "
-        "server's certificate. The planner can read only Secrets whose names are in the chart's "
-        "planner.prometheusSecrets.",
+        description=(
+            "Secret with token, or username and password; url, the address to which they may be sent; "
+            "ca.crt, the CA of the server. Its name must be in planner.prometheusSecrets of the chart."
+        ),
     )
-    interval_seconds: float = Field(default=2.5, gt=0, le=300, description="Time between observations.")
+    interval_seconds: float = Field(default=2.5, gt=0, le=300, description="Seconds between two evaluations.")
     stale_after_seconds: float = Field(
         default=20,
         gt=0,
         le=3600,
-        description="Older values are unknown: nothing disruptive is decided on them. With Prometheus: more than twice "
-        "its scrape interval.",
+        description=(
+            "Age at which metrics count as unknown, in seconds; they then cause no disruptive action. With "
+            "Prometheus: more than twice its scrape interval."
+        ),
     )
 
     @model_validator(mode="after")
@@ -308,29 +335,37 @@ class Metrics(ApiModel):
 
 
 class Approvals(ApiModel):
-    """Plans that wait for a person."""
+    """Plans that await approval."""
 
-    expire_after_seconds: float = Field(default=900, gt=0, le=604_800, description="They wait so long.")
+    expire_after_seconds: float = Field(
+        default=900, gt=0, le=604_800, description="Seconds until a plan that awaits approval expires."
+    )
 
 
 class History(ApiModel):
-    """What is kept."""
+    """How many ended plans are kept."""
 
-    plans: int = Field(default=50, ge=1, le=1000, description="Ended plans kept.")
+    plans: int = Field(default=50, ge=1, le=1000, description="Number of ended plans that are kept.")
 
 
 class PlannerPolicySpec(ApiModel):
     """Objectives, budget, allowed actions and guards."""
 
-    mode: Mode = Field(default=Mode.SHADOW, description="What becomes of decisions: Shadow only records them.")
-    objectives: Objectives = Field(description="What a request must meet to count as good.")
+    mode: Mode = Field(
+        default=Mode.SHADOW,
+        description=(
+            "How decisions are used. Shadow: only recorded. Approve: executed after an approval. Active: "
+            "executed. External: others set replicas."
+        ),
+    )
+    objectives: Objectives = Field(description="Objectives that a request must meet.")
     budget: Budget = Field(description="GPUs of one service.")
-    actions: Actions = Field(default=Actions(), description="What the planner may do.")
-    forecast: Forecast = Field(default=Forecast(), description="How the load is foreseen.")
-    performance: Performance = Field(default=Performance(), description="What is known about speed at the start.")
-    metrics: Metrics = Field(default=Metrics(), description="Where observations come from.")
-    approvals: Approvals = Field(default=Approvals(), description="Plans that wait for a person.")
-    history: History = Field(default=History(), description="What is kept.")
+    actions: Actions = Field(default=Actions(), description="Actions that the planner may take.")
+    forecast: Forecast = Field(default=Forecast(), description="How the load is forecast.")
+    performance: Performance = Field(default=Performance(), description="Initial performance model.")
+    metrics: Metrics = Field(default=Metrics(), description="Source of metrics.")
+    approvals: Approvals = Field(default=Approvals(), description="Plans that await approval.")
+    history: History = Field(default=History(), description="How many ended plans are kept.")
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "PlannerPolicySpec":
@@ -351,13 +386,15 @@ class PolicyConditionType(StrEnum):
 
 
 class PlannerPolicyStatus(ApiModel):
-    """What is."""
+    """The observed state."""
 
-    observed_generation: int | None = Field(default=None, ge=0, description="The spec's generation this is about.")
+    observed_generation: int | None = Field(
+        default=None, ge=0, description="Generation of the spec that this status describes."
+    )
     conditions: tuple[Condition, ...] = Field(
         default=(),
         max_length=16,
-        description="Accepted: its services can follow it as it is written. InUse: which services those are.",
+        description="Accepted: all services can apply the policy as written. InUse: which services use it.",
         json_schema_extra=extra(schema=LIST_BY_TYPE),
     )
 

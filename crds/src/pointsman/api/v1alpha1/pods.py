@@ -107,20 +107,20 @@ class TemplateEnvironment(PassedThrough):
 
 
 class TemplateAmounts(PassedThrough):
-    """Amounts of resources by name. GPUs are here only so that they can be refused."""
+    """Amounts of resources by name. GPUs are listed only to be refused with a message."""
 
     gpus: Any = Field(default=None, alias=GPU_RESOURCE, json_schema_extra=extra(schema={INT_OR_STRING: True}))
 
 
 class TemplateResources(PassedThrough):
-    """What a container asks for."""
+    """Resource requests and limits of a container."""
 
     limits: TemplateAmounts | None = None
     requests: TemplateAmounts | None = None
 
 
 class TemplateContainer(PassedThrough):
-    """One container. The one named ``engine`` is the engine's; others run beside it."""
+    """One container. The container named engine runs the engine; others are sidecars."""
 
     name: str = Field(min_length=1, max_length=63)
     command: tuple[Argument, ...] | None = Field(default=None, max_length=_MAX_ARGUMENTS)
@@ -140,7 +140,7 @@ class TemplateContainer(PassedThrough):
 
 
 class InstanceContainer(TemplateContainer):
-    """One container of an elastic group's instance. The one named ``engine`` is the engine's; others run beside it."""
+    """One container of an elastic group's instance. The container named engine runs the engine; others are sidecars."""
 
     model_config = ConfigDict(json_schema_extra=extra(*_container_rules("spec.engine.args", _OWNED_NAME)))
 
@@ -151,7 +151,7 @@ class TemplateSpec(PassedThrough):
     containers: tuple[TemplateContainer, ...] | None = Field(
         default=None,
         max_length=MAX_CONTAINERS,
-        description="Containers, merged by name: the one named engine is the engine's, others run beside it.",
+        description="Containers, merged by name. The container named engine runs the engine; others are sidecars.",
         json_schema_extra=extra(schema=LIST_BY_NAME),
     )
     restart_policy: str | None = Field(default=None, max_length=16)
@@ -177,7 +177,7 @@ class InstanceTemplateSpec(TemplateSpec):
     containers: tuple[InstanceContainer, ...] | None = Field(
         default=None,
         max_length=MAX_CONTAINERS,
-        description="Containers, merged by name: the one named engine is the engine's, others run beside it.",
+        description="Containers, merged by name. The container named engine runs the engine; others are sidecars.",
         json_schema_extra=extra(schema=LIST_BY_NAME),
     )
 

@@ -23,10 +23,10 @@ class ServiceReference(ApiModel):
 
 
 class WorkerPoolSpec(ApiModel):
-    """What is wanted of one role."""
+    """Desired state of one role."""
 
     service_ref: ServiceReference = Field(
-        description="The service this pool belongs to.",
+        description="Service of the pool.",
         json_schema_extra=extra(
             Rule(
                 "self == oldSelf",
@@ -35,7 +35,7 @@ class WorkerPoolSpec(ApiModel):
         ),
     )
     role: Role = Field(
-        description="What the workers of this pool do: Prefill, Decode or Encode.",
+        description="Role of the workers: Prefill, Decode or Encode.",
         json_schema_extra=extra(
             Rule(f"self in ['{_ROLES}']", "'{self}' is no role; write Prefill, Decode or Encode"),
             Rule(
@@ -46,7 +46,9 @@ class WorkerPoolSpec(ApiModel):
         ),
     )
     replicas: int = Field(
-        ge=0, le=MAX_REPLICAS, description="Workers wanted; written by /scale too. Held within the service's bounds."
+        ge=0,
+        le=MAX_REPLICAS,
+        description="Desired workers. Also written by /scale. Limited by minReplicas and maxReplicas of the service.",
     )
 
     model_config = ConfigDict(
@@ -61,28 +63,30 @@ class WorkerPoolSpec(ApiModel):
 
 
 class VictimStatus(ApiModel):
-    """A worker that leaves because its pool shrinks, and what it was chosen by."""
+    """A worker that drains because its pool shrinks, with the numbers of its choice."""
 
-    worker: str = Field(max_length=253, description="Its name.")
+    worker: str = Field(max_length=253, description="Name of the plan.")
     in_flight_tokens: int | None = Field(
-        default=None, ge=0, description="Tokens in flight when it was chosen. Absent: it did not answer."
+        default=None, ge=0, description="Tokens in flight when the worker was chosen. Unset: the worker did not answer."
     )
     cached_blocks: int | None = Field(
-        default=None, ge=0, description="KV blocks in its cache when it was chosen. Absent: unknown."
+        default=None, ge=0, description="Cached KV blocks when the worker was chosen. Unset: unknown."
     )
 
 
 class WorkerPoolStatus(PoolCounts):
-    """What is."""
+    """The observed state."""
 
-    observed_generation: int | None = Field(default=None, ge=0, description="The spec's generation this is about.")
+    observed_generation: int | None = Field(
+        default=None, ge=0, description="Generation of the spec that this status describes."
+    )
     selector: str | None = Field(
         default=None, max_length=1024, description="Label selector of the workers, as /scale shows it to an autoscaler."
     )
     victims: tuple[VictimStatus, ...] | None = Field(
         default=None,
         max_length=MAX_VICTIMS_SHOWN,
-        description="Workers that drain because the pool shrinks, the first that was chosen first. Absent: none.",
+        description="Workers that drain because the pool shrinks, in the order of their choice. Unset: none.",
     )
     conditions: tuple[Condition, ...] = Field(
         default=(),
@@ -93,7 +97,7 @@ class WorkerPoolStatus(PoolCounts):
 
 
 class WorkerPool(Resource):
-    """All workers of a service that have one role. Made by the operator; kubectl scale, HPA and KEDA work on it."""
+    """All workers of one role of a service. Created by the operator; kubectl scale, HPA and KEDA can scale it."""
 
     resource: ClassVar[Kind] = Kind(
         kind="WorkerPool",
