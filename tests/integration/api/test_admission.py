@@ -363,7 +363,7 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "an unknown scheme": (
         service(model={"source": "s3://bucket/llama"}),
-        ("spec.model.source", "'s3://bucket/llama' has no scheme Pointsman knows", "hf://", "pvc://", "file:///"),
+        ("spec.model.source", "'s3://bucket/llama' has an unsupported scheme", "hf://", "pvc://", "file:///"),
     ),
     "a relative path": (service(model={"source": "file://models"}), ("'file://models' is not complete", "file:///")),
     "a path with ..": (service(model={"source": "file:///a/../etc"}), ("'file:///a/../etc' is not complete",)),
@@ -382,7 +382,7 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "an unknown engine": (
         service(engine={"type": "TGI"}),
-        ("spec.engine.type", "'TGI' is no engine Pointsman knows", "use VLLM"),
+        ("spec.engine.type", "'TGI' is not a supported engine", "use VLLM"),
     ),
     "a CPU block size of 16": (
         service(worker={"gpus": 0}, engine={"blockSize": 16}),

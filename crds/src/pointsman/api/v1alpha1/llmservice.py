@@ -102,7 +102,7 @@ class ModelSpec(ApiModel):
         json_schema_extra=extra(
             Rule(
                 _SCHEME_RULE,
-                f"'{{self}}' has no scheme Pointsman knows; write {FORMS}",
+                f"'{{self}}' has an unsupported scheme; write {FORMS}",
             ),
             Rule(
                 f"!({_SCHEME_RULE}) || (({_SOURCE_PATTERNS}) && !self.matches('/[.][.]?(/|$)'))",
