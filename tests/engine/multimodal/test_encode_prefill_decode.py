@@ -26,6 +26,7 @@ from engine.multimodal.workers import (
 )
 from fixtures.engines import RunningEngine, running_vision_engines
 from fixtures.nats_server import running_nats
+from fixtures.seeds import drawn_seed
 from pointsman.api.protocol import metrics
 from pointsman.api.protocol.names import EmbeddingRole, Role
 from pointsman.gateway.metrics import GatewayMetrics
@@ -50,11 +51,9 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VisionWorkers]
 
 
 @pytest.fixture
-def dice() -> random.Random:
-    """Seeded; the seed is printed."""
-    seed = int(os.environ.get("POINTSMAN_SEED", random.randrange(1 << 32)))
-    print(f"POINTSMAN_SEED={seed}")
-    return random.Random(seed)
+def dice(request: pytest.FixtureRequest) -> random.Random:
+    """Seeded; the seed is printed. Of each test its own: a prompt of another test may be in the engines' caches."""
+    return random.Random(f"{drawn_seed()} {request.node.nodeid}")
 
 
 @pytest.fixture

@@ -50,12 +50,13 @@ TOOL = {
 CONTEXT = 4096  # of SMALL_ENGINE
 MAX_NEW_TOKENS = 24
 """Of the model's generation_config.json, which the decode worker ignores: it has ``--generation-config vllm``."""
+DICE = random.Random(1)
 CALL = {"id": "call-1", "type": "function", "function": {"name": "set_switch", "arguments": '{"to": "left"}'}}
 
 
 def words(count: int) -> str:
     """A text that begins like no other."""
-    return " ".join(random.choice(("points", "track", "Gleis", "线路", "🚉", "lever")) for _ in range(count))
+    return " ".join(DICE.choice(("points", "track", "Gleis", "线路", "🚉", "lever")) for _ in range(count))
 
 
 def user(content: Any) -> dict[str, Any]:

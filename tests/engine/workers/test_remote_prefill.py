@@ -14,6 +14,7 @@ import pytest
 
 from fixtures.engines import MODEL, SMALL_ENGINE, Engines, PlainEngines, RunningEngine
 from fixtures.nats_server import PASSWORD, USER, NatsServer, running_nats
+from fixtures.seeds import drawn_seed
 from pointsman.api.protocol import control, names
 from pointsman.api.protocol.names import Role
 from pointsman.api.protocol.prefill import PrefillReply, PrefillRequest
@@ -161,11 +162,9 @@ def prompt_of(dice: random.Random, length: int) -> list[int]:
 
 
 @pytest.fixture
-def dice() -> random.Random:
-    """Seeded; the seed is printed."""
-    seed = int(os.environ.get("POINTSMAN_SEED", random.randrange(1 << 32)))
-    print(f"POINTSMAN_SEED={seed}")
-    return random.Random(seed)
+def dice(request: pytest.FixtureRequest) -> random.Random:
+    """Seeded; the seed is printed. Of each test its own: a prompt of another test may be in the engines' caches."""
+    return random.Random(f"{drawn_seed()} {request.node.nodeid}")
 
 
 @pytest.fixture

@@ -183,10 +183,10 @@ async def test_a_resumed_stream_has_the_whole_time_for_its_next_token_again(room
     for worker in workers:
         worker.behaviours = shared
     stream = await gateway.client.completions.create(
-        **ASK, stream=True, extra_headers={"X-Pointsman-Deadline-Ms": "1000"}
+        **ASK, stream=True, extra_headers={"X-Pointsman-Deadline-Ms": "3000"}
     )
     await anext(aiter(stream))
-    await asyncio.sleep(1.1)  # the client's own time is over, and was kept
+    await asyncio.sleep(3.1)  # the client's own time is over, and was kept
     breaks.set()
     await read(stream)
     told = sorted(int(seen.headers["X-Pointsman-Deadline-Ms"]) for worker in workers for seen in worker.seen)
@@ -596,7 +596,7 @@ async def test_sigterm_lets_open_streams_finish(room: Room) -> None:
 async def test_a_gateway_that_ends_stays_ready_for_what_a_service_sends_it_and_keeps_no_connection(room: Room) -> None:
     """A Service without another ready gateway sends requests to one that ends, but only while its probe is good."""
     (worker,) = await room.workers(1)
-    gateway = await room.gateway([worker], linger_seconds=3)
+    gateway = await room.gateway([worker], linger_seconds=6)
     gateway.of.process.terminate()
     await eventually(lambda: any(line["message"] == "stopping" for line in gateway.logs), "the gateway stops")
     async with gateway.http.get(f"{gateway.of.url}/ready") as ready:

@@ -570,10 +570,10 @@ async def test_an_encode_worker_that_is_gone_costs_no_request(images: Images) ->
 async def test_the_deadline_of_the_request_bounds_the_wait_for_an_encode_worker(images: Images) -> None:
     (encoder,) = await images.encoders(1)
     encoder.behaviours.append(Behaviour(gate=asyncio.Event()))
-    async with asyncio.timeout(20):
-        body = await images.answered(BIG, headers={"X-Pointsman-Deadline-Ms": "1000"})
+    async with asyncio.timeout(120):
+        body = await images.answered(BIG, headers={"X-Pointsman-Deadline-Ms": "3000"})
     assert "ec_transfer_params" not in body
-    assert encoder.cancelled.is_set()
+    await eventually(encoder.cancelled.is_set, "the encode worker is left")
     assert await images.count("local", "timed-out") >= 1
 
 
@@ -585,8 +585,7 @@ async def test_a_client_that_leaves_takes_its_images_from_the_encode_workers(ima
     report = await images.gateway.report()
     assert {entry["worker"]: entry["inFlight"] for entry in report["endpoints"]}["encode-0"] == 1
     asking.cancel()
-    async with asyncio.timeout(30):
-        await encoder.cancelled.wait()
+    await eventually(encoder.cancelled.is_set, "the encode worker is left")
 
     async def idle() -> bool:
         return all(not entry["inFlight"] for entry in (await images.gateway.report())["endpoints"])

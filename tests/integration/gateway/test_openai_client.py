@@ -447,8 +447,12 @@ async def test_a_stream_that_is_given_up_after_its_objective_is_missed_and_befor
 
     async def leaves(streams: bool) -> None:
         worker.behaviours.append(Behaviour(gate=asyncio.Event()))
-        with pytest.raises(openai.APITimeoutError):
-            await gateway.client.with_options(timeout=0.5, max_retries=0).completions.create(**ask, stream=streams)
+        seen = len(worker.seen)
+        asking = asyncio.create_task(gateway.client.completions.create(**ask, stream=streams))
+        await eventually(lambda: len(worker.seen) > seen, "the worker has the request")
+        await asyncio.sleep(0.2)  # longer than the objective of 100 ms
+        asking.cancel()
+        await asyncio.wait([asking])
         await eventually(lambda: len(gateway.of.logged("request", status=499)) == left, "it is known that it left")
 
     await judged(gateway, worker, 60_000, 60_000)

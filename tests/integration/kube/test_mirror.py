@@ -136,7 +136,7 @@ async def test_each_way_a_watch_can_fail_ends_in_a_new_list(
         return next(faults, None) if request.watch else None
 
     proxy.plan = fail_the_first_watch
-    async with Following(proxy, namespace) as mirror:
+    async with Following(proxy, namespace, silence_s=DEADLINE_S) as mirror:
         async with asyncio.timeout(DEADLINE_S):
             await mirror.synced.wait()
             await kube.create(CONFIG_MAPS, config_map("a"), namespace)

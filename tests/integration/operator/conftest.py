@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from fixtures.mirrors import caught_up
 from fixtures.operators import ForkedOperator, OperatorProcess
+from pointsman.api.protocol import names
 from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.conditions import ConditionType
 from pointsman.api.v1alpha1.llmservice import LLMService
@@ -25,7 +27,7 @@ from waiting import until
 from .stand_in import StandInKubelet
 
 CRDS = Path(__file__).parents[3] / "charts/pointsman/files/crds"
-DEADLINE_S = 90.0
+DEADLINE_S = 150.0
 USER = "pointsman-operator-under-test"
 
 
@@ -63,15 +65,27 @@ class Cluster:
 
     def mirrors(self) -> tuple[Mirror[Any], ...]:
         """All that must be fed while the test runs."""
-        return self.services, self.pools, self.switches, self.policies, self.plans, self.events
+        return *self.read_together(), self.policies, self.events
+
+    def read_together(self) -> tuple[Mirror[Any], ...]:
+        """Those of which a test reads one after it has waited for another one, as it does with the kubelet's pods."""
+        return self.services, self.pools, self.switches, self.plans
 
     async def until(
         self, mirror: Mirror[Any], condition: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S
     ) -> None:
-        """Wait for something to hold; fails with the operator's last words."""
+        """Wait for something to hold; fails with the operator's last words.
+
+        Then every other mirror is at least as new: what the test reads of it next was not so only before.
+        """
         try:
             async with asyncio.timeout(deadline_s):
                 await mirror.until(condition)
+                others = [each for each in self.read_together() if each is not mirror]
+                await asyncio.gather(
+                    caught_up(self.kube, self.kubelet.pods, self.namespace, names.SERVICE_LABEL),
+                    *(caught_up(self.kube, other, self.namespace) for other in others),
+                )
         except TimeoutError:
             self.kubelet.check()
             pods = [
@@ -131,12 +145,15 @@ class Cluster:
     ) -> str:
         """Wait for a condition whose message contains `saying`; returns the message."""
 
+        said = ""
+
         def holds() -> bool:
-            found = self.condition(kind, name)
-            return found[0] == status and (reason is None or found[1] == reason) and saying in found[2]
+            nonlocal said
+            *found, said = self.condition(kind, name)
+            return found[0] == status and (reason is None or found[1] == reason) and saying in said
 
         await self.until(self.services, holds, f"{kind}={status} {reason or ''} of {name}", deadline_s)
-        return self.condition(kind, name)[2]
+        return said
 
     async def until_summary(self, summary: str, name: str = "chat", deadline_s: float = DEADLINE_S) -> None:
         """Wait until a service as it is written now is Ready with this summary, and nothing is under way."""
@@ -162,14 +179,16 @@ class Cluster:
         return {pool.spec.role: pool.spec.replicas for pool in found}
 
     async def until_layout(self, prefill: int, decode: int) -> None:
-        """Wait until so many workers serve and nothing is under way; the pools must ask for exactly these."""
+        """Wait until so many workers serve, nothing is under way and deleted pods are gone; the pools must ask for
+        exactly these."""
         wanted = {Role.PREFILL: prefill, Role.DECODE: decode}
         await self.until_summary(f"{prefill}P{decode}D")
         assert await self.books() == wanted
 
         def serve() -> bool:
             found = self.kubelet.worker_pods
-            return all(len(found(role)) == len(found(role, routable=True)) == count for role, count in wanted.items())
+            right = all(len(found(role)) == len(found(role, routable=True)) == count for role, count in wanted.items())
+            return right and not any(pod.terminating for pod in self.kubelet.pods.objects())
 
         await self.until(self.kubelet.pods, serve, f"{prefill} prefill and {decode} decode workers serve, and no other")
 
@@ -186,37 +205,44 @@ class Cluster:
     async def until_switch(self, phase: SwitchPhase, name: str = "by-hand") -> RoleSwitch:
         """Wait until a switch says ``phase``."""
 
+        found: RoleSwitch | None = None
+
         def says() -> bool:
+            nonlocal found
             found = self.switches.get(name, self.namespace)
             return found is not None and found.status.phase is phase
 
         await self.until(self.switches, says, f"switch {name} {phase}")
-        found = self.switches.get(name, self.namespace)
         assert found is not None
         return found
 
     async def until_plan(self, phase: PlanPhase, name: str) -> Plan:
         """Wait until a plan says ``phase``."""
 
+        found: Plan | None = None
+
         def says() -> bool:
+            nonlocal found
             found = self.plans.get(name, self.namespace)
             return found is not None and found.status.phase is phase
 
         await self.until(self.plans, says, f"plan {name} {phase}")
-        found = self.plans.get(name, self.namespace)
         assert found is not None
         return found
 
     async def until_policy(self, name: str, kind: str, reason: str) -> str:
         """Wait until a condition of a policy has that reason; returns its message."""
 
-        def messages() -> list[str]:
+        messages: list[str] = []
+
+        def says() -> bool:
             found = self.policies.get(name, self.namespace)
             said = found.status.conditions if found else ()
-            return [item.message for item in said if (item.type, item.reason) == (kind, reason)]
+            messages[:] = [item.message for item in said if (item.type, item.reason) == (kind, reason)]
+            return bool(messages)
 
-        await self.until(self.policies, lambda: bool(messages()), f"{kind} of policy {name} for {reason}")
-        return messages()[0]
+        await self.until(self.policies, says, f"{kind} of policy {name} for {reason}")
+        return messages[0]
 
     async def until_said(self, words: str) -> None:
         """Wait until the operator's log has these words."""

@@ -14,7 +14,7 @@ from pointsman.kube import resources
 from pointsman.kube.errors import Invalid, NotFound
 from waiting import eventually
 
-from .conftest import Cluster
+from .conftest import DEADLINE_S, Cluster
 from .test_plans import plan, policy
 
 ENCODE = {
@@ -88,7 +88,7 @@ async def test_encode_workers_serve_drain_and_scale_to_none(cluster: Cluster) ->
         cluster.kubelet.workers[pod.metadata.name].leases = 1  # an embedding that is not fetched yet
     await _scale(cluster, 0)
     leaving = [cluster.kubelet.workers[pod.metadata.name] for pod in cluster.kubelet.worker_pods(Role.ENCODE)]
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(DEADLINE_S):
         await asyncio.gather(*(worker.drained.wait() for worker in leaving))
     assert len(cluster.kubelet.worker_pods(Role.ENCODE)) == 2, "what waits to be fetched keeps a worker"
     for worker in leaving:

@@ -23,6 +23,7 @@ from aiohttp import web
 
 from fixtures.fault_proxy import Fault, FaultProxy, LoseAnswer, Refuse, Reply, Request
 from fixtures.operators import ForkedOperator, OperatorProcess
+from fixtures.seeds import drawn_seed
 from pointsman.api.protocol import names
 from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.plan import PlanPhase, PlanReason
@@ -473,9 +474,7 @@ def operator(proxy: FaultProxy, namespace: str) -> Iterator[OperatorProcess]:
 async def test_an_operator_killed_in_the_middle_of_switches_and_plans_finishes_them_exactly(
     cluster: Cluster, proxy: FaultProxy
 ) -> None:
-    seed = random.SystemRandom().randrange(2**32)
-    print(f"seed {seed}")
-    print(await Trial(cluster, proxy, seed).run(20))
+    print(await Trial(cluster, proxy, drawn_seed()).run(20))
 
 
 async def test_a_write_that_the_api_server_gave_up_is_made_again_and_no_worker_is_replaced(

@@ -57,7 +57,7 @@ async def store(cluster: Cluster, resource: Resource, name: str, body: dict[str,
         return True
 
     try:
-        await eventually(written, f"{resource.kind} {name} of a newer version is stored", timeout_s=20)
+        await eventually(written, f"{resource.kind} {name} of a newer version is stored")
     except AssertionError as error:
         raise AssertionError(f"{error}: {refused}") from None
 

@@ -5,6 +5,7 @@ import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from fixtures.seeds import drawn_seed
 from pointsman.api.protocol import names
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.conditions import ConditionType
@@ -12,7 +13,7 @@ from pointsman.kube import resources
 from pointsman.kube.errors import NotFound, Throttled
 from waiting import eventually
 
-from .conftest import Cluster
+from .conftest import DEADLINE_S, Cluster
 
 
 async def _scale(cluster: Cluster, pool: str, replicas: int) -> None:
@@ -72,12 +73,12 @@ async def test_a_worker_leaves_only_after_gateways_let_go_and_its_work_is_done(c
         "the one with fewer tokens in flight is marked",
     )
     asked_before = gateway.reports
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(DEADLINE_S):
         while gateway.reports < asked_before + 3:  # the operator asks; the gateway still uses it
             await gateway.reported.wait()
     assert "drain" not in idle.asked, "a decode worker keeps serving while a gateway may send to it"
     gateway.frozen = None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(DEADLINE_S):
         await idle.drained.wait()
     assert idle.in_flight == 1
     await cluster.until_condition(ConditionType.PROGRESSING, "True", "WorkersDraining")
@@ -101,7 +102,7 @@ async def test_a_prefill_worker_with_a_lease_nobody_pulled_is_kept_until_it_is_g
         "one prefill worker drains",
     )
     leaving = cluster.kubelet.workers[cluster.kubelet.worker_pods(Role.PREFILL, routable=False)[0].metadata.name]
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(DEADLINE_S):
         await leaving.drained.wait()
         answers = leaving.answers
         while leaving.answers < answers + 3:
@@ -156,9 +157,7 @@ async def test_unready_workers_go_first(cluster: Cluster) -> None:
 
 async def test_an_operator_killed_at_any_point_repeats_nothing_and_loses_nothing(cluster: Cluster) -> None:
     """Six kills, each after a seeded number of changes of pods, while the pools go up and down."""
-    seed = random.SystemRandom().randrange(2**32)
-    print(f"seed {seed}")
-    dice = random.Random(seed)
+    dice = random.Random(drawn_seed())
     operator, kubelet = cluster.operator, cluster.kubelet
     await cluster.create(drain={"timeoutSeconds": 300})
     for decode in (1, 3, 1, 4, 2, 3):
@@ -181,7 +180,7 @@ async def test_an_operator_killed_at_any_point_repeats_nothing_and_loses_nothing
         operator.start()
         for worker in kubelet.workers.values():
             worker.finishes_when_drained = True
-    await cluster.until_summary("1P3D")
+    await cluster.until_layout(1, 3)
     assert kubelet.lost_work == []
     roles = [pod.metadata.labels[names.ROLE_LABEL] for pod in kubelet.worker_pods()]
     assert sorted(roles) == ["decode", "decode", "decode", "prefill"]

@@ -11,7 +11,7 @@ from pointsman.api.v1alpha1.roleswitch import SwitchPhase, SwitchReason
 from pointsman.kube import resources
 from pointsman.operator.core.switching import KEPT_SWITCHES
 
-from .conftest import Cluster
+from .conftest import DEADLINE_S, Cluster
 from .stand_in import StandInWorker
 
 
@@ -24,7 +24,7 @@ async def layout(cluster: Cluster, prefill: int, decode: int, **spec: Any) -> No
 
 async def answered(worker: StandInWorker, times: int = 3) -> None:
     """Wait until the operator has asked the worker for its state so many times more."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(DEADLINE_S):
         most = worker.answers + times
         while worker.answers < most:
             await worker.answered.wait()

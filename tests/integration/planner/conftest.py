@@ -25,7 +25,7 @@ from pointsman.local.control_plane import ControlPlane
 from pointsman.planner.permissions import CLUSTER_RULES, LEASE_RULES
 from waiting import eventually
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 CONTENT_TYPE = {"Content-Type": CONTENT_TYPE_LATEST}  # Prometheus reads nothing that does not say what it is
 USER = "pointsman-planner-under-test"
 

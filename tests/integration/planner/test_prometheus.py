@@ -29,7 +29,7 @@ from waiting import eventually
 from .conftest import AT_ONCE, CONTENT_TYPE, Page, World
 from .test_live_loop import LONG, health, healthy
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 POLICY = Path(__file__).parents[3] / "examples" / "policies" / "chat.yaml"
 
 

@@ -21,7 +21,7 @@ from pointsman.planner.errors import PrometheusFailed
 from pointsman.planner.prometheus import Prometheus
 from waiting import eventually
 
-from .conftest import World
+from .conftest import DEADLINE_S, World
 from .test_live_loop import health, healthy
 
 AUTHORITY = Authority()
@@ -218,6 +218,6 @@ async def test_a_client_that_is_closed_ends_its_query_and_its_connections() -> N
 
         await eventually(connected, "a connection")
         client.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_S):
             with pytest.raises(PrometheusFailed):
                 await query

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import random
 import time
 from collections.abc import AsyncIterator, Callable
@@ -16,8 +15,9 @@ from nats.aio.subscription import Subscription
 
 from fixtures.asgi_engine import answer_to, rendered
 from fixtures.nats_server import PASSWORD, USER, NatsServer
+from fixtures.seeds import drawn_seed
 from fixtures.services import Service
-from fixtures.workers import Worker, worker
+from fixtures.workers import DEADLINE_SECONDS, Worker, worker
 from pointsman.api.protocol import control, kv, names
 from pointsman.api.protocol.names import Role
 from pointsman.api.protocol.prefill import PRESENCE_STALE_SECONDS
@@ -566,7 +566,7 @@ async def test_kv_metrics_are_published_at_every_change_and_twice_a_second(
     assert second.sequence == first.sequence + 1
     assert first.instance == second.instance
     await decode.take_role(None)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         while (metrics := await _next(heard)).worker != "decode-0" or metrics.role is not None:
             pass
     assert metrics.request_active_slots is None, "what the engine does not tell is unknown, not 0"
@@ -581,16 +581,14 @@ async def nats_client(shared_nats: NatsServer) -> AsyncIterator[Client]:
 
 
 async def _next(heard: Subscription) -> kv.KvMetrics:
-    message = await heard.next_msg(timeout=2 * kv.KV_METRICS_INTERVAL_SECONDS + 1)
+    message = await heard.next_msg(timeout=DEADLINE_SECONDS)
     return kv.KvMetrics.model_validate_json(message.data)
 
 
 async def test_under_deaths_of_everything_every_client_gets_the_right_answer(
     make_service: Callable[[NatsServer], Service], own_nats: NatsServer
 ) -> None:
-    seed = int(os.environ.get("POINTSMAN_SEED", random.randrange(1 << 32)))
-    print(f"POINTSMAN_SEED={seed}")
-    dice = random.Random(seed)
+    dice = random.Random(drawn_seed())
     service = make_service(own_nats)
     short: dict[str, Any] = {"lease_seconds": 6.0}  # a signal that dies with NATS leaves a lease to end by itself
     decode = await service.worker("decode-0", Role.DECODE, **short)

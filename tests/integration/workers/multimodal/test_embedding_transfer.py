@@ -148,7 +148,7 @@ async def test_a_killed_encode_worker_frees_the_language_worker(
     rng = Random(f"{seed}{path}{sizes_first}")
     requests = {f"r{number}": rng.randint(100, 2000) for number in range(10)}
     client = EmbeddingClient(
-        allocator(20), EMBEDDING_BYTES, TOKEN, 30, max_request_tokens=MAX_REQUEST_TOKENS, sizes_first=sizes_first
+        allocator(20), EMBEDDING_BYTES, TOKEN, 600, max_request_tokens=MAX_REQUEST_TOKENS, sizes_first=sizes_first
     )
     shared_before = set(Path("/dev/shm").iterdir())
     async with AsyncExitStack() as stack:
@@ -162,7 +162,7 @@ async def test_a_killed_encode_worker_frees_the_language_worker(
         if not sizes_first:
             await eventually(lambda: client.usage.used_blocks > 0, "blocks are reserved")
         await child.kill()
-        async with asyncio.timeout(15):  # far less than the time-out of the transfers
+        async with asyncio.timeout(120):  # far less than the time-out of the transfers
             results = await asyncio.gather(*fetching, return_exceptions=True)
         for request_id, result in zip((*requests, "never", "nor this"), results, strict=True):
             if isinstance(result, BaseException):
@@ -192,7 +192,7 @@ async def test_a_killed_language_worker_frees_the_encode_worker(
 ) -> None:
     rng = Random(f"{seed}{path}{sizes_first}")
     requests = {f"r{number}": rng.randint(500, 2000) for number in range(10)}
-    async with sides(tmp_path, path, allocator(800), allocator(20), timeout_s=30) as (server, client, address):
+    async with sides(tmp_path, path, allocator(800), allocator(20), timeout_s=600) as (server, client, address):
         for request_id, tokens in requests.items():
             server.put(request_id, embedding(request_id, tokens))
         async with language_process(address, requests, sizes_first) as child:
@@ -200,7 +200,7 @@ async def test_a_killed_language_worker_frees_the_encode_worker(
                 assert (await child.line("request"))["right"]
             await child.kill()
         # Far less than the time-out of the transfers.
-        await eventually(lambda: server.usage.used_blocks == 0, "the blocks are free", timeout_s=15)
+        await eventually(lambda: server.usage.used_blocks == 0, "the blocks are free", timeout_s=120)
         server.put("new", embedding("new", 500))
         assert await client.fetch(address, "new") == embedding("new", 500), "it serves on"
 
@@ -255,7 +255,7 @@ async def test_a_fetch_that_is_cancelled_leaves_nothing_on_either_side(tmp_path:
         waiting = asyncio.create_task(client.fetch(address, "never encoded"))
         await eventually(lambda: client.usage.used_blocks == 1, "the default reservation is held")
         waiting.cancel()
-        await eventually(lambda: client.usage.used_blocks == 0, "the blocks are free", timeout_s=15)
+        await eventually(lambda: client.usage.used_blocks == 0, "the blocks are free", timeout_s=120)
         for after in range(12):
             request_id = f"r{after}"
             server.put(request_id, embedding(request_id, 700))
