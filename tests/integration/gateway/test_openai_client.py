@@ -372,10 +372,12 @@ async def judged(gateway: Gateway, worker: StandInWorker, ttft_ms: float, tpot_m
     """These objectives are in force."""
     goals = {"ttftMs": ttft_ms, "tpotMs": tpot_ms}
     gateway.write_endpoints([worker], routing=ROUTING | {"objectives": goals})
-    name = 'pointsman_gateway_objective_seconds{objective="tpot",service="chat"}'
+    expected = {"ttft": ttft_ms / 1000, "tpot": tpot_ms / 1000}
 
     async def known() -> bool:
-        return (await gateway.metrics()).get(name) == tpot_ms / 1000
+        metrics = await gateway.metrics()
+        name = 'pointsman_gateway_objective_seconds{{objective="{}",service="chat"}}'.format
+        return all(metrics.get(name(objective)) == seconds for objective, seconds in expected.items())
 
     await eventually(known, f"{goals} are in force")
 
