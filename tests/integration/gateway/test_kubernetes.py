@@ -272,12 +272,12 @@ async def test_the_only_gateway_serves_until_its_replacement_is_ready(stage: Sta
     for name in ("own", "replacement"):
         await asyncio.to_thread(stage.cluster.gateway_pod, namespace, name)
     await asyncio.to_thread(stage.cluster.ready, namespace, "own", stage.cluster.address(), "True")
-    gateway = await stage.gateway(namespace, pod_name="own", linger_seconds=1, shutdown_seconds=240)
+    gateway = await stage.gateway(namespace, pod_name="own", linger_seconds=4, shutdown_seconds=240)
     await gateway.knows(worker)
 
     gateway.of.process.terminate()
     await eventually(lambda: gateway.of.logged("stopping"), "the gateway stops")
-    for _ in range(15):  # three times as long as it lingers
+    for _ in range(30):  # longer than it lingers
         await asyncio.sleep(0.2)
         async with gateway.http.get(f"{gateway.of.url}/ready") as ready:
             assert ready.status == 200

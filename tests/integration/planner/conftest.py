@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from fixtures.control_plane_process import ControlPlaneProcess
+from fixtures.mirrors import caught_up
 from pointsman.api.protocol import metrics as named
 from pointsman.api.protocol import names
 from pointsman.api.v1alpha1.llmservice import LLMService
@@ -198,10 +199,11 @@ class World:
         """``host:port`` of a pod's page."""
         return self._addresses[name]
 
-    async def load(self, seconds: float, **requests: Any) -> None:
+    async def load(self, seconds: float = 600.0, **requests: Any) -> None:
         """Fifty requests a second, however busy the computer; every worker prefills two prompts in a tenth of one.
 
-        No prompt of these tests takes longer than 40 ms, so an engine is never shown to do several at a time.
+        No prompt of these tests takes longer than 40 ms, so an engine is never shown to do several at a time. Without
+        ``seconds`` it lasts longer than any test.
         """
         clock = asyncio.get_running_loop().time
         begin, done = clock(), 0
@@ -242,10 +244,12 @@ class World:
         return {reason: count for reason, count in (await since()).items() if count}
 
     async def until(self, condition: Callable[[], bool], what: str, mirror: Mirror[Any] | None = None) -> None:
-        """Wait for something to hold; fails with the planner's last words."""
+        """Wait for something to hold; fails with the planner's last words. Then the other mirror is at least as new."""
+        other = self.plans if mirror is self.services else self.services
         try:
             async with asyncio.timeout(DEADLINE_S):
                 await (mirror if mirror is not None else self.plans).until(condition)
+                await caught_up(self.kube, other, self.namespace)
         except TimeoutError:
             plans = [(p.metadata.name, p.spec.reason, p.spec.message) for p in self.plans.objects()]
             raise AssertionError(

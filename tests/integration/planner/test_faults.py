@@ -24,7 +24,7 @@ from .test_live_loop import LONG, SHORT, healthy
 @asynccontextmanager
 async def loaded(world: World, **load: float) -> AsyncIterator[None]:
     """Under a load."""
-    task = asyncio.create_task(world.load(120, **load))
+    task = asyncio.create_task(world.load(**load))
     try:
         yield
     finally:

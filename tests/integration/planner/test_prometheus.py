@@ -188,7 +188,7 @@ async def test_a_policy_with_prometheus_as_source_is_planned_and_its_silence_fre
     await world.service()
     prometheus.scrape({name: world.address(name) for name in world.pages}, world.namespace)
     world.planner.start()
-    load = asyncio.create_task(world.load(600, **LONG))
+    load = asyncio.create_task(world.load(**LONG))
 
     async def wanted() -> bool:
         inputs = await world.exported("pointsman_planner_input")

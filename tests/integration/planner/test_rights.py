@@ -67,7 +67,7 @@ async def test_the_planner_uses_every_right_it_is_granted_and_no_other(
     await world.kube.create(resources.ELASTIC_GROUPS, body)
     outdated = [await earlier_plan(world, sequence, PlanPhase.COMPLETED) for sequence in (1, 2)]
     world.planner.start()
-    load = asyncio.create_task(world.load(50, **LONG))
+    load = asyncio.create_task(world.load(**LONG))
 
     async def group_has_a_condition() -> bool:
         found = await world.kube.get(resources.ELASTIC_GROUPS, GROUP, world.namespace)
