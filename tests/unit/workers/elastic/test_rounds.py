@@ -131,7 +131,7 @@ async def test_the_loop_ends_when_it_is_cancelled_in_the_turn_in_which_something
             await asyncio.sleep(0)
         (loop,) = [each for each in asyncio.all_tasks() if each.get_name() == "rounds"]
         loop.cancel()
-        done, _ = await asyncio.wait([loop], timeout=1)
+        done, _ = await asyncio.wait([loop], timeout=60)
         assert done
 
 
