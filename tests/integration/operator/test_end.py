@@ -17,7 +17,7 @@ from pointsman.operator.errors import NameConflict
 from pointsman.operator.expectations import Expectations
 from pointsman.operator.observe import service_of
 
-from .conftest import Cluster
+from .conftest import DEADLINE_S, Cluster
 
 
 async def left(cluster: Cluster) -> list[str]:
@@ -53,7 +53,7 @@ async def test_a_deleted_service_lets_its_streams_finish_before_its_workers_go(c
     await cluster.kube.delete(resources.LLM_SERVICES, "chat", cluster.namespace)
     await cluster.until_condition(ConditionType.PROGRESSING, "True", "Deleting")
     await cluster.until(cluster.kubelet.pods, lambda: not cluster.kubelet.gateways, "the gateway stopped")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(DEADLINE_S):
         await asyncio.gather(*(worker.drained.wait() for worker in workers.values()))
     assert cluster.kubelet.ended == [], "streams still run"
     for worker in workers.values():

@@ -102,5 +102,5 @@ async def test_objects_of_a_newer_version_stop_nobody_else(cluster: Cluster) -> 
     assert "PlannerPolicy newer cannot be read by this version: spec.mode" in said
     assert len(cluster.kubelet.worker_pods(Role.DECODE)) == 2
     await store(cluster, resources.PLANNER_POLICIES, "newer", {"spec": {**policy, "mode": "Shadow"}})
+    await cluster.until_condition(ConditionType.DEGRADED, "False")
     await cluster.until_layout(1, 2)
-    assert cluster.condition(ConditionType.DEGRADED)[0] == "False"
