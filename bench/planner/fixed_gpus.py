@@ -190,7 +190,7 @@ WHY: Final = (
     (
         r"full changing mix on 6 GPUs: share of requests within objectives .*",
         "**The mix changes every 150 s, and each change takes two switches**: what comes until the second one is done "
-        "is partly late. `actions.roleSwitch.maxPer10Minutes` allows six of them, and this mix takes eight.",
+        "is partly late.",
     ),
     (
         r"(changing mix|mixshift) on 6 GPUs: share within objectives, same GPUs .*",

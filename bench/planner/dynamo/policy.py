@@ -62,8 +62,8 @@ class PointsmanPolicy:
         self._limits: dict[str, Any] = {
             "kv_capacity_tokens": float(decode["num_gpu_blocks"] * decode["block_size"]),
             "max_sequences": float(decode["max_num_seqs"]),
-            "max_batch_tokens": float(ctx["prefill_engine"]["max_num_batched_tokens"]),
         }
+        self._routing = replace(ROUTING, prefill_token_budget=int(ctx["prefill_engine"]["max_num_batched_tokens"]))
         self._base = _table(ctx)
         self._ticks = 0
         self.state = State()
@@ -109,7 +109,7 @@ class PointsmanPolicy:
             window_s=window_s,
             age_s=0.0,
             workers=tuple(_workers(snapshot)),
-            routing=ROUTING,
+            routing=self._routing,
             load=load,
             samples=tuple(_samples(snapshot)),
             **self._limits,
@@ -130,7 +130,7 @@ def _table(ctx: dict[str, Any]) -> LearnedModel | None:
     learner = Learner()
     for sample in _samples(passes):
         learner = learner.observe((sample,))
-    return learner.model(float(ctx["prefill_engine"]["max_num_batched_tokens"]))
+    return learner.model()
 
 
 def _samples(snapshot: Snapshot) -> list[EngineSample]:

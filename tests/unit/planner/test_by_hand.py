@@ -83,7 +83,7 @@ def test_the_arithmetic_of_the_page_gives_what_was_decided(decision: Decision) -
     busy, waits = work / 3, erlang_c(3, work)
     scv = (given["arrivalDispersion"] + given["prefillDispersion"]) / 2
     wait_s = given["prefillMilliseconds"] / 1000 * scv / (3 * (1 - busy))
-    assert (f"{work:.2f}", f"{work / 2:.0%}", f"{busy:.0%}") == ("2.08", "104%", "69%")
-    assert (f"{waits:.2f}", f"{wait_s:.3f}") == ("0.48", "0.033")
-    assert "with probability 0.48 (Erlang C)" in PAGE
+    assert (f"{work:.2f}", f"{work / 2:.0%}", f"{busy:.0%}") == ("1.90", "95%", "63%")
+    assert (f"{waits:.2f}", f"{wait_s:.3f}") == ("0.40", "0.025")
+    assert "with probability 0.40 (Erlang C)" in PAGE
     assert waits * math.exp(-given["slackMilliseconds"] / 1000 / wait_s) < 1e-6

@@ -414,7 +414,7 @@ async def test_a_look_with_new_numbers_and_a_new_layout_makes_three_writes(monke
         if number < 20:
             return steady(seen)
         takes_ms = 1e6 if number // 4 % 2 else 1.0  # objectives are out of reach, and not, with every other plan
-        inputs = (("promptTokens", 100.0), ("prefillMilliseconds", takes_ms))
+        inputs = (("promptTokens", 100.0), ("prefillAloneMilliseconds", takes_ms))
         made = replace(routed(seen, bounds(100 * number)), prefill=2, decode=4 + number // 4 % 3, inputs=inputs)
         return replace(made, changes_layout=True)
 

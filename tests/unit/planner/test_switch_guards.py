@@ -3,7 +3,7 @@
 import pytest
 
 from pointsman.api.v1alpha1.plannerpolicy import RoleSwitchAction
-from pointsman.planner.core.switch_guards import History, against_switch, switches_at_a_time
+from pointsman.planner.core.switch_guards import History, SwitchRecord, against_switch, switches_at_a_time
 from pointsman.planner.core.types import Policy, Switch, WorkerRole
 from unit.planner.test_decide import SHORT, observed
 
@@ -24,7 +24,20 @@ def test_the_share_is_of_all_workers_of_the_service_rounded_up(
     assert wait.why == (f"0 workers are switching, at most {most} of {prefill + decode} may at a time")
 
 
+@pytest.mark.parametrize(("prefill", "decode", "most"), [(1, 1, 6), (2, 4, 12), (20, 44, 128)])
+def test_each_worker_may_go_and_come_back_in_ten_minutes(prefill: int, decode: int, most: int) -> None:
+    seen, policy = observed(900, SHORT, prefill, decode), Policy(max_in_transition_share=1.0, min_dwell_s=0)
+    switch = Switch(WorkerRole.DECODE, WorkerRole.PREFILL, 1)
+    recent = tuple(SwitchRecord(500.0 - n, WorkerRole.PREFILL) for n in range(most))
+    wait = against_switch(switch, seen, policy, History(recent))
+    assert wait is not None
+    assert wait.why == f"{most} switches in the last 10 minutes, at most {most} are allowed"
+    wait = against_switch(switch, seen, policy, History(recent[1:]))
+    assert wait is None or "switches" not in wait.why
+
+
 def test_the_field_says_so() -> None:
     described = RoleSwitchAction.model_fields["max_in_transition_percent"].description
     assert described is not None
-    assert described.startswith("Most of the service's workers (prefill and decode together)")
+    assert "share of the service's prefill and decode workers" in described
+    assert "rounded up" in described

@@ -53,7 +53,7 @@ def test_a_prompt_may_be_given_time_by_its_length() -> None:
 
 def test_at_the_edge_the_last_word_stands() -> None:
     decision = run([LONG] * 4, replace(POLICY, objectives=GENEROUS))[-1]
-    takes_ms = dict(decision.inputs)["prefillMilliseconds"]
+    takes_ms = dict(decision.inputs)["prefillAloneMilliseconds"]
     edge = replace(GENEROUS, ttft_ms=0.95 * takes_ms)
     assert out_of_reach(decision, edge, said=False) is None
     assert out_of_reach(decision, edge, said=True) is not None

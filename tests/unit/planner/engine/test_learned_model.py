@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.planner.core.engine.learned_model import MOST_BUCKETS, LearnedModel, Learner, undisturbed
+from pointsman.planner.core.engine.learned_model import MOST_BUCKETS, LearnedModel, Learner, pass_ms, undisturbed
 from pointsman.planner.core.engine.performance_model import CorrectedModel, LinearModel
 from pointsman.planner.core.state import State, model_of
 from pointsman.planner.core.types import EngineSample, WorkerRole
@@ -31,11 +31,11 @@ def samples(draw: random.Random, count: int, noise: float = 0.0) -> list[EngineS
     return found
 
 
-def taught(found: list[EngineSample], chunk_tokens: float | None = 8192) -> LearnedModel:
+def taught(found: list[EngineSample]) -> LearnedModel:
     learner = Learner()
     for sample in found:
         learner = learner.observe((sample,))
-    model = learner.model(chunk_tokens)
+    model = learner.model()
     assert model is not None
     return model
 
@@ -63,9 +63,15 @@ def test_an_engine_that_became_slower_is_followed() -> None:
     assert taught(found + slower).prefill_ms(4000, 0) == pytest.approx(1.3 * prefill_ms(4000), rel=0.05)
 
 
-def test_a_prompt_longer_than_a_pass_takes_several() -> None:
-    model = taught(samples(random.Random(5), 60))
-    assert model.prefill_ms(3 * 8192, 0) == pytest.approx(3 * model.prefill_ms(8192, 0))
+def test_passes_of_many_prompts_correct_a_table_of_single_ones() -> None:
+    """An engine that takes 1.5 times the table's time, seen in passes of many: what a prompt takes alone is right."""
+    learner = Learner()
+    for prompts in (2.0, 4.0, 6.5, 8.0):
+        took_ms = 1.5 * pass_ms(TABLE, prompts, 1000, 0)
+        learner = learner.observe([EngineSample(WorkerRole.PREFILL, took_ms, prompts * 1000, prompts)] * 10)
+    corrected = learner.corrected(TABLE, 0.0, 2000)
+    assert corrected.prefill_ms(1000, 0) == pytest.approx(1.5 * TABLE.prefill_ms(1000, 0), rel=0.03)
+    assert pass_ms(corrected, 8, 1000, 0) < 8 * corrected.prefill_ms(1000, 0), "they share the fixed part"
 
 
 def test_steps_whose_tokens_are_not_known_teach_a_line_over_the_batch() -> None:
@@ -75,7 +81,7 @@ def test_steps_whose_tokens_are_not_known_teach_a_line_over_the_batch() -> None:
 
 
 def test_one_role_alone_makes_no_model() -> None:
-    assert Learner().observe([EngineSample(WorkerRole.PREFILL, 30.0, 400)]).model(None) is None
+    assert Learner().observe([EngineSample(WorkerRole.PREFILL, 30.0, 400)]).model() is None
 
 
 anything = st.builds(
@@ -94,7 +100,7 @@ def test_no_samples_make_an_engine_that_is_faster_with_more_work_or_an_unbounded
     learner = Learner().observe(found)
     assert len(learner.prefills) <= MOST_BUCKETS
     assert len(learner.steps) <= MOST_BUCKETS
-    model = learner.model(8192)
+    model = learner.model()
     if model is not None:
         assert 0 <= model.prefill_ms(100, 0) <= model.prefill_ms(2000, 0) <= model.prefill_ms(20_000, 0) + 1e-9
         times = [model.decode_step_ms(8, kv) for kv in (0, 1e3, 1e5, 1e7)]
@@ -118,7 +124,7 @@ def test_measurements_that_lie_close_together_say_little_of_what_is_far_from_the
         tokens, batch = draw.uniform(1400, 1900), draw.choice([2, 3])
         found.append(EngineSample(WorkerRole.PREFILL, 0.12 * tokens * draw.lognormvariate(0, 0.25), tokens))
         found.append(EngineSample(WorkerRole.DECODE, (5.5 + 0.3 * batch) * draw.lognormvariate(0, 0.25), None, batch))
-    model = taught(found, None)
+    model = taught(found)
     assert model.prefill_ms(1650, 0) == pytest.approx(0.12 * 1650, rel=0.3), "where it was measured"
     assert model.decode_step_ms(2.5, 0) == pytest.approx(6.25, rel=0.3)
     assert model.prefill_ms(100, 0) < 0.5 * model.prefill_ms(1650, 0), "a short prompt is shorter"

@@ -206,7 +206,7 @@ class Service:
             load = Load(rate, 4000, 0.0, 250)
             observation = Observation(
                 self.now_s, TICK_S, 0.0, workers, RoutingNumbers(0, 0), load,
-                kv_capacity_tokens=262_144.0, max_sequences=64.0, max_batch_tokens=8192.0,
+                kv_capacity_tokens=262_144.0, max_sequences=64.0,
             )  # fmt: skip
             self.state, decision, _ = decide(self.state, observation, self.policy, self.now_s, ENGINE)
             self.decisions.append(decision)

@@ -16,6 +16,7 @@ from pointsman.planner.core.metrics.observe import Reading, Seen, SeenEncoder, o
 from pointsman.planner.core.metrics.scrape_pair import Page
 from pointsman.planner.core.types import (
     EncodeWorker,
+    EngineSample,
     Load,
     Objectives,
     Observation,
@@ -419,19 +420,38 @@ def test_prompts_that_were_prefilled_together_count_as_one_after_the_other() -> 
     assert sample_ms(took_s / 4) == pytest.approx(idle / 4), "four at a time: each kept the engine for a quarter"
 
 
-def test_what_prompts_of_one_pass_take_is_the_engines_time_where_the_worker_tells_it() -> None:
-    """The captured prompts again: four in each pass, in a window in which the engine was mostly idle."""
+def test_a_measured_prefill_is_a_pass_with_all_its_prompts_where_the_worker_tells_its_engines_time() -> None:
+    """The captured prompts again, in a window in which the engine was mostly idle: 48 of them in 14 steps."""
     prefill = parse((CAPTURES / "vllm_metrics_prefill.txt").read_text())
     took_s = sum(prefill["vllm:request_prefill_time_seconds_sum"].values())
     count = sum(prefill["vllm:request_prefill_time_seconds_count"].values())
+    steps = sum(prefill["vllm:iteration_tokens_total_count"].values())
+    tokens = sum(prefill["vllm:request_prefill_kv_computed_tokens_sum"].values())
+    assert (count, steps) == (48, 14)
     told: Page = {
         **prefill,
         f"{named.WORKER_PREFILL_SECONDS.name}_bucket": {(("le", "+Inf"),): count},
         named.WORKER_PREFILL_ENGINE_SECONDS.name: {(): took_s / 4},
     }
-    workers = [Seen(worker("p", WorkerRole.PREFILL), Reading({}, told, 10 * took_s))]
-    sample = seen([Reading({}, Gateway().page(), 10 * took_s)], workers).samples[0]
-    assert sample.observed_ms == pytest.approx(took_s / 4 / count * 1000)
+
+    def measured(page: Page) -> EngineSample:
+        workers = [Seen(worker("p", WorkerRole.PREFILL), Reading({}, page, 10 * took_s))]
+        return seen([Reading({}, Gateway().page(), 10 * took_s)], workers).samples[0]
+
+    sample = measured(told)
+    assert sample.observed_ms == pytest.approx(took_s / 4 / steps * 1000)
+    assert sample.tokens == pytest.approx(tokens / steps)
+    assert sample.batch == pytest.approx(count / steps)
+    # A prompt that is longer than a pass takes several steps; then it is measured as one pass. So it is where an
+    # engine does not count its steps.
+    counted = "vllm:iteration_tokens_total_count"
+    silent: Page = {name: samples for name, samples in told.items() if name != counted}
+    slow: Page = {**silent, counted: {(): 3.0 * count}}
+    for page in (slow, silent):
+        sample = measured(page)
+        assert sample.observed_ms == pytest.approx(took_s / 4 / count * 1000)
+        assert sample.tokens == pytest.approx(tokens / count)
+        assert sample.batch == 1
 
 
 def test_a_prompt_whose_kv_was_pulled_teaches_nothing_about_prefill() -> None:

@@ -41,7 +41,6 @@ OF_LOOK = (
     "service",
     "kv_capacity_tokens",
     "max_sequences",
-    "max_batch_tokens",
     "samples",
     "prompt_length_shares",
 )
@@ -78,7 +77,7 @@ def known(at_s: float, name: str, layout: tuple[int, int]) -> Observation:
     return Observation(
         at_s=at_s, window_s=2.5, age_s=1.0, workers=seen, routing=RoutingNumbers(512, 32), load=full,
         service=Service(1.0, 1.0, 300.0, 12.0, 0.0, 0.0), samples=samples, kv_capacity_tokens=400_000.0,
-        max_sequences=256.0, max_batch_tokens=8192.0,
+        max_sequences=256.0,
     )  # fmt: skip
 
 
@@ -113,7 +112,7 @@ def without(seen: Observation, missing: frozenset[str]) -> Observation:
         service=None if "service" in missing else service,
         samples=() if "samples" in missing else seen.samples,
         workers=tuple(replace(w, **worker) for w in seen.workers),
-        **unknown(missing, ("kv_capacity_tokens", "max_sequences", "max_batch_tokens")),
+        **unknown(missing, ("kv_capacity_tokens", "max_sequences")),
     )
 
 

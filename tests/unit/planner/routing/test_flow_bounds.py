@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pointsman.planner.core.routing.flow_bounds import flow_bounds, in_words
-from pointsman.planner.core.types import Observation, Policy, RoutingNumbers
+from pointsman.planner.core.types import Observation, Policy, RoutingNumbers, Service
 from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
 from unit.planner.sizing.test_operating_point import point
 from unit.planner.test_decide import observed
@@ -83,6 +83,17 @@ def test_a_bound_moves_only_where_it_differs_clearly() -> None:
     now = flow_bounds(seen(), POLICY, point(), 1.0)
     assert flow_bounds(seen(now), POLICY, point(prompt=4200), 1.0) == now
     assert flow_bounds(seen(now), POLICY, point(prompt=8000), 1.0) != now
+
+
+@pytest.mark.parametrize(
+    ("within", "settled"), [(None, 30), (0.96, 30), (0.9, 27)], ids=["unknown", "enough", "too few"]
+)
+def test_answers_that_are_too_slow_bound_the_batch_at_once(within: float | None, settled: int) -> None:
+    """A tenth of a batch is within the dead band, and enough to make every answer late."""
+    served = replace(seen(FlowBounds(8000, 30)), service=Service(tpot_attainment=within))
+    found = flow_bounds(served, POLICY, replace(point(), batch=27.0), 1.0)
+    assert found.decoding_per_decode_worker == settled
+    assert flow_bounds(served, POLICY, replace(point(), batch=33.0), 1.0).decoding_per_decode_worker == 30
 
 
 @given(prompt=st.floats(1, 200_000), output=st.floats(1, 4000), rate=st.floats(0, 500), gateways=st.integers(1, 100))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pointsman.planner.core.engine.performance_model import LinearModel, PerformanceModel
 from pointsman.planner.core.sizing.operating_point import OperatingPoint, operating_point
-from pointsman.planner.core.types import Objectives
+from pointsman.planner.core.types import Objectives, RoutingNumbers
 from pointsman.planner.performance_tables import performance_table
 from unit.planner.sizing.test_queueing import simulated_waits
 from unit.planner.test_decide import LLAMA_8B_H100, observed
@@ -21,7 +21,7 @@ OBJECTIVES = Objectives(ttft_ms=1500, tpot_ms=40)
 
 def point(
     prompt: float = 4000, output: float = 250, threshold: int = 0, model: PerformanceModel = LLAMA_8B_H100,
-    objectives: Objectives = OBJECTIVES, **limits: float,
+    objectives: Objectives = OBJECTIVES, **limits: float | RoutingNumbers,
 ) -> OperatingPoint:  # fmt: skip
     return operating_point(
         model, replace(observed(0, None), **limits), objectives,  # type: ignore[arg-type]  # names of real fields
@@ -119,7 +119,8 @@ def test_prompts_below_the_threshold_need_decode_workers_instead_of_prefill_work
 
 
 def test_a_full_pass_costs_a_prompt_less_than_a_pass_of_its_own() -> None:
-    assert point(500, max_batch_tokens=8192.0).prefill_s < point(500).prefill_s
+    alone = replace(observed(0, None).routing, prefill_token_budget=512)
+    assert point(500).prefill_s < point(500, routing=alone).prefill_s == point(500).prefill_alone_s
 
 
 def test_uneven_prompts_cost_more_than_their_mean_since_attention_grows_with_the_square() -> None:

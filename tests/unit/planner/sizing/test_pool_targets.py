@@ -22,7 +22,7 @@ from pointsman.planner.core.types import (
     WorkerRole,
 )
 
-ENGINE = LearnedModel((16.5, 0.0152, 4.2e-7), (5.74, 0.0, 2.06e-4, -3.75e-10), 8192)
+ENGINE = LearnedModel((16.5, 0.0152, 4.2e-7), (5.74, 0.0, 2.06e-4, -3.75e-10))
 TICK_S = 2.5
 POLICY = Policy(
     objectives=Objectives(ttft_ms=1500, tpot_ms=25), max_gpus=16, prefill=Bounds(1, 15), decode=Bounds(1, 15),
@@ -74,7 +74,7 @@ def run(
             load=Load(
                 arrived / TICK_S, 4000 * draw.uniform(0.95, 1.05), 0.0, output_tokens(now_s) * draw.uniform(0.95, 1.05)
             ),
-            kv_capacity_tokens=262_144.0, max_sequences=64.0, max_batch_tokens=8192.0,
+            kv_capacity_tokens=262_144.0, max_sequences=64.0,
         )  # fmt: skip
         ran.state, decision, _ = decide(ran.state, seen, policy, now_s, ENGINE)
         for role, count in ((WorkerRole.PREFILL, decision.prefill), (WorkerRole.DECODE, decision.decode)):

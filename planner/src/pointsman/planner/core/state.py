@@ -74,7 +74,7 @@ def learn(
         samples = undisturbed(samples, known, max(1.0, new_tokens))
     learner, learned = state.learner.observe(samples), state.learned
     if learned is None or state.ticks % REFIT_TICKS == 0:
-        learned = learner.model(observation.max_batch_tokens) or learned
+        learned = learner.model() or learned
     prefill, decode = state.prefill_correction, state.decode_correction
     if base is not None:
         cached = lengths.prefixes.held_by_prefill if lengths.prefixes.matter else 0.0

@@ -12,6 +12,8 @@ from pointsman.planner.core.types import Observation, Policy, Switch, Worker, Wo
 DEAD_BAND: Final = 0.05  # a switch must serve this much more of the need
 SWITCH_TICKS: Final = 3  # a switch must be wanted in so many
 SWITCH_WINDOW_S: Final = 600.0
+USUAL_SWITCHES: Final = 2  # of each worker in that window: it may go and come back
+FEWEST_SWITCHES: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +84,14 @@ class Wait(NamedTuple):
 def switches_now(source: WorkerRole, observation: Observation, policy: Policy, history: History) -> int:
     """How many workers of a role may change it at once, by all that is counted; at least 1, which may have to wait."""
     recent = _recent(history, source.other, observation.at_s)
-    free = policy.max_switches_per_10_min - len(recent)
+    free = _most(observation, policy) - len(recent)
     ready = sum(_dwell_left_s(worker, observation.at_s, policy) <= 0 for worker in _of_role(source, observation))
     return max(1, min(switches_at_a_time(observation, policy), free, ready))
 
 
 def against_switch(switch: Switch, observation: Observation, policy: Policy, history: History) -> Wait | None:
     """Why this switch must wait or cannot be; None if it may go ahead."""
-    now_s, most = observation.at_s, policy.max_switches_per_10_min
+    now_s, most = observation.at_s, _most(observation, policy)
     recent = _recent(history, switch.target, now_s)
     if (beyond := len(recent) + switch.count - most) > 0:
         ended_s = sorted(r.at_s for r in recent)[beyond - 1] if beyond <= len(recent) else math.inf
@@ -113,6 +115,12 @@ def against_switch(switch: Switch, observation: Observation, policy: Policy, his
     if observation.active(switch.source) - switch.count < least:
         return Wait(f"{switch.source} would have fewer workers than minReplicas, {least}", math.inf)
     return None
+
+
+def _most(observation: Observation, policy: Policy) -> int:
+    """Switches that are allowed in the window."""
+    usual = max(FEWEST_SWITCHES, USUAL_SWITCHES * len(observation.workers))
+    return usual if policy.max_switches_per_10_min is None else policy.max_switches_per_10_min
 
 
 def _recent(history: History, target: WorkerRole, now_s: float) -> list[SwitchRecord]:

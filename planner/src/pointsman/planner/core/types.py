@@ -154,8 +154,8 @@ class EngineSample:
 
     role: WorkerRole
     observed_ms: float  # a prefill's time, or a decode step's
-    tokens: float | None  # prefill: new tokens; decode: KV tokens of the batch (None: not known)
-    batch: float = 1.0  # sequences in it
+    tokens: float | None  # prefill: new tokens of all its prompts; decode: KV tokens of the batch (None: not known)
+    batch: float = 1.0  # prompts or sequences in it
     tokens_scv: float | None = None  # squared coefficient of variation of a sequence's tokens
     local_tokens_per_s: float = 0.0  # decode: of prompts, computed on the same worker meanwhile
 
@@ -187,9 +187,6 @@ class Observation:
     samples: tuple[EngineSample, ...] = ()
     kv_capacity_tokens: float | None = None  # of one worker
     max_sequences: float | None = None  # one worker decodes at once
-    # One worker prefills in one pass. None where prefills are measured by the prompt, as on /metrics: the times of
-    # those that shared a pass say already what that saves.
-    max_batch_tokens: float | None = None
     worker_gpus: int = 1  # of one that would be started
     pods_start_s: float | None = None  # what workers took until they served, by their pods; None: no pod shows it
     gateways: int = 1  # that share the requests
@@ -296,7 +293,7 @@ class Policy:
     min_dwell_s: float = 60.0
     opposite_after_s: float = 30.0
     max_in_transition_share: float = 0.20
-    max_switches_per_10_min: int = 6
+    max_switches_per_10_min: int | None = None  # twice as many as there are workers
     scale_out: bool = True
     scale_in: bool = True
     scale_in_stabilization_s: float = 120.0

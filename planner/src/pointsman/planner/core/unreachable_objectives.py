@@ -23,7 +23,7 @@ def out_of_reach(decision: Decision, objectives: Objectives, *, said: bool) -> s
         return _of_some(numbers, objectives, share, longest)
     if longest is not None:
         return None  # few enough, and the mean prompt says nothing of the others
-    prompt, prefill_ms = numbers.get("promptTokens"), numbers.get("prefillMilliseconds")
+    prompt, prefill_ms = numbers.get("promptTokens"), numbers.get("prefillAloneMilliseconds")
     if prompt is not None and prefill_ms is not None and prefill_ms > least * objectives.ttft_for(prompt):
         return (
             f"objectives.ttftMs gives a prompt of {prompt:.0f} tokens {objectives.ttft_for(prompt):.0f} ms; an idle "

@@ -60,20 +60,14 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class LearnedModel:
-    """Times in milliseconds. ``chunk_tokens``: prefills beyond it are done in such pieces; None: in one."""
+    """Times in milliseconds, of whole passes and steps."""
 
     prefill: tuple[float, float, float]  # of 1, n, n²
     decode: tuple[float, float, float, float]  # of 1, batch, KV tokens, KV tokens²
-    chunk_tokens: float | None = None
 
     def prefill_ms(self, new_tokens: float, prefix_tokens: float) -> float:
-        whole, rest = 0.0, new_tokens
-        if self.chunk_tokens is not None and new_tokens > self.chunk_tokens:
-            chunks = math.floor(new_tokens / self.chunk_tokens)
-            whole, rest = chunks * self._pass_ms(self.chunk_tokens), new_tokens - chunks * self.chunk_tokens
-            if rest <= 0:
-                return whole
-        return whole + self._pass_ms(rest)
+        a, b, c = self.prefill
+        return max(LEAST_MS, a + b * new_tokens + c * new_tokens * new_tokens)
 
     def decode_step_ms(self, batch: float, kv_tokens: float) -> float:
         d0, d1, d2, d3 = self.decode
@@ -81,9 +75,14 @@ class LearnedModel:
             kv_tokens = min(kv_tokens, -d2 / (2 * d3))  # beyond what was seen a step does not become shorter
         return max(LEAST_MS, d0 + d1 * batch + d2 * kv_tokens + d3 * kv_tokens * kv_tokens)
 
-    def _pass_ms(self, tokens: float) -> float:
-        a, b, c = self.prefill
-        return max(LEAST_MS, a + b * tokens + c * tokens * tokens)
+
+def pass_ms(model: PerformanceModel, prompts: float, new_tokens: float, prefix_tokens: float) -> float:
+    """Time to prefill so many prompts (1 or more) together, each of ``new_tokens``."""
+    measured = model.base if isinstance(model, CorrectedModel) else model
+    if isinstance(measured, LearnedModel):  # it was measured by the pass, whatever prompts that was of
+        return model.prefill_ms(prompts * new_tokens, 0)
+    # They share the fixed part, which is about what a prompt of one token takes.
+    return prompts * model.prefill_ms(new_tokens, prefix_tokens) - (prompts - 1) * model.prefill_ms(1, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,18 +111,18 @@ class Learner:
             self.step_samples + len(steps),
         )
 
-    def model(self, chunk_tokens: float | None) -> LearnedModel | None:
+    def model(self) -> LearnedModel | None:
         """The learned model; None until both a prefill and a decode step were measured."""
         prefill = _fit_prefill([replace(b, weight=b.faded(self.prefill_samples)) for _, b in self.prefills])
         step = _fit_step([replace(b, weight=b.faded(self.step_samples)) for _, b in self.steps])
         if prefill is None or step is None:
             return None
-        return LearnedModel(prefill, step, chunk_tokens)
+        return LearnedModel(prefill, step)
 
     def corrected(self, table: PerformanceModel, cached_tokens: float, context_tokens: float) -> CorrectedModel:
-        """The table as measured: ``cached_tokens`` of each prefill were cached, a sequence had ``context_tokens``."""
+        """The table as measured: ``cached_tokens`` of each prompt were cached, a sequence had ``context_tokens``."""
         prefills = (
-            (table.prefill_ms(b.tokens, cached_tokens), b.milliseconds, b.faded(self.prefill_samples))
+            (pass_ms(table, b.batch, b.tokens / b.batch, cached_tokens), b.milliseconds, b.faded(self.prefill_samples))
             for _, b in self.prefills
         )
         steps = (

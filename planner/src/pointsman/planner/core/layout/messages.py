@@ -105,6 +105,7 @@ def inputs(
         "workersKept": float(wanted.kept_of_both),
         "backlog": wanted.backlog,
         "prefillMilliseconds": point.prefill_s * 1000,
+        "prefillAloneMilliseconds": point.prefill_alone_s * 1000,
         "prefillDispersion": point.prefill_scv,
         "remoteShare": point.remote_share,
         "unreachableTtftShare": point.unreachable.ttft_share,

@@ -575,7 +575,7 @@ def _mean_batch(before: Page, page: Page, tokens: float) -> float | None:
 
 
 def _prefill(before: Page, page: Page, seconds: float) -> EngineSample | None:
-    """What a prompt takes of the engine's time, on average."""
+    """The mean pass of the window, with its prompts; where passes are not known, what one prompt took of the time."""
     took = scrape_pair.observed(before, page, "vllm:request_prefill_time_seconds")
     computed = scrape_pair.observed(before, page, "vllm:request_prefill_kv_computed_tokens")
     pulled = scrape_pair.added(before, page, "vllm:prompt_tokens_by_source_total", source="external_kv_transfer")
@@ -585,9 +585,12 @@ def _prefill(before: Page, page: Page, seconds: float) -> EngineSample | None:
     for_others = scrape_pair.observed(before, page, named.WORKER_PREFILL_SECONDS.name).count
     engine_s = scrape_pair.added(before, page, named.WORKER_PREFILL_ENGINE_SECONDS.name)
     if for_others and engine_s:
-        each_s = engine_s / for_others
-    else:  # computed where they decode: the engine tells each one's time, and not what they had in common
-        each_s = took.mean / prefilled_together(took.total, took.mean, seconds)
+        steps = scrape_pair.added(before, page, ENGINE_STEPS)
+        passes = min(steps or for_others, for_others)  # a long prompt takes several steps: then one is a pass
+        prompts = for_others / passes
+        return EngineSample(WorkerRole.PREFILL, engine_s / passes * 1000, computed.mean * prompts, prompts)
+    # Computed where they decode: the engine tells each one's time, and not what they had in common.
+    each_s = took.mean / prefilled_together(took.total, took.mean, seconds)
     return EngineSample(WorkerRole.PREFILL, observed_ms=each_s * 1000, tokens=computed.mean)
 
 

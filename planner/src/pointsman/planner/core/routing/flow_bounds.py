@@ -15,7 +15,7 @@ PENDING_SLACKS: Final = 1.2  # times what a request may wait for a prefill worke
 BATCH_SHARE: Final = 1.0  # of the batch that keeps the token objective
 LEAST_PROMPTS: Final = 1.0  # a prefill worker has at least so many prompts ahead of it: it is never idle for a bound
 QUEUE_SHARE: Final = 0.75  # of the prefill queue's limit: prompts are not all of the mean length
-CHANGE: Final = 0.15  # a bound that moves by less stays: each change is published
+CHANGE: Final = 0.15  # a bound that moves by less stays, unless answers are too slow: each change is published
 
 
 def flow_bounds(observation: Observation, policy: Policy, point: OperatingPoint, rate_per_s: float) -> FlowBounds:
@@ -27,9 +27,26 @@ def flow_bounds(observation: Observation, policy: Policy, point: OperatingPoint,
     pending, slack_ms = _pending_tokens(point, observation, policy), point.slack_s * 1000
     return FlowBounds(
         _settled(before.pending_tokens_per_prefill_worker, pending, observation.gateways),
-        _settled(before.decoding_per_decode_worker, decoding, observation.gateways),
+        _settled(
+            before.decoding_per_decode_worker, decoding, observation.gateways, too_slow=_too_slow(observation, policy)
+        ),
         _settled(before.slack_ms, slack_ms if pending is not None else None, 1),
     )
+
+
+def _too_slow(observation: Observation, policy: Policy) -> bool:
+    """Whether too few answers are within the token objective. Unknown: no."""
+    within = observation.service.tpot_attainment if observation.service else None
+    return within is not None and within < policy.objectives.attainment
+
+
+def is_overloaded(observation: Observation, policy: Policy) -> bool:
+    """Whether requests wait at the gateways, or clients get less than the objective. Unknown: no."""
+    service = observation.service
+    if service is None:
+        return False
+    late = service.attainment is not None and service.attainment < policy.objectives.attainment
+    return late or bool(service.held)
 
 
 def in_words(bounds: FlowBounds) -> str:
@@ -59,9 +76,11 @@ def _decoding(point: OperatingPoint, rate_per_s: float) -> float | None:
     return BATCH_SHARE * batch if batch >= 1 else None
 
 
-def _settled(before: int | None, bound: float | None, gateways: int) -> int | None:
+def _settled(before: int | None, bound: float | None, gateways: int, *, too_slow: bool = False) -> int | None:
     """The share of one gateway, in whole numbers; what is in force where that hardly differs."""
     if bound is None:
         return None
     share = max(1, round(bound / gateways))
-    return before if before is not None and abs(share - before) <= CHANGE * before else share
+    if before is None or (too_slow and share < before):
+        return share
+    return before if abs(share - before) <= CHANGE * before else share

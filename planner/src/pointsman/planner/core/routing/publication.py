@@ -9,6 +9,7 @@ everything after an edit of the objectives: gateways count against those at once
 from dataclasses import dataclass
 from typing import Final
 
+from pointsman.planner.core.routing.flow_bounds import is_overloaded
 from pointsman.planner.core.types import Decision, Mode, Objectives, Observation, Policy, Reason, RoutingNumbers
 from pointsman.serving.flow_control import FlowBounds
 
@@ -53,7 +54,7 @@ def is_due(
     published_s = max((time_s for time_s in (stamped_s, own_s) if time_s is not None), default=None)
     if _rule(after) != _rule(before) or published_s is None or not 0 <= now_s - published_s < PUBLISH_EVERY_S:
         return True  # … or the wall clock was set back
-    return _falls(before.flow, after.flow) and _is_overloaded(observation, policy)
+    return _falls(before.flow, after.flow) and is_overloaded(observation, policy)
 
 
 def changes(before: RoutingNumbers, after: RoutingNumbers) -> list[str]:
@@ -89,12 +90,3 @@ def _falls(before: FlowBounds, after: FlowBounds) -> bool:
         (before.decoding_per_decode_worker, after.decoding_per_decode_worker),
     )
     return any(new is not None and (old is None or new < old) for old, new in pairs)
-
-
-def _is_overloaded(observation: Observation, policy: Policy) -> bool:
-    """Whether requests wait at the gateways, or clients get less than the objective. Unknown: no."""
-    service = observation.service
-    if service is None:
-        return False
-    late = service.attainment is not None and service.attainment < policy.objectives.attainment
-    return late or bool(service.held)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
-from pointsman.planner.core.engine.learned_model import LearnedModel
-from pointsman.planner.core.engine.performance_model import CorrectedModel, PerformanceModel
+from pointsman.planner.core.engine.learned_model import pass_ms
+from pointsman.planner.core.engine.performance_model import PerformanceModel
 from pointsman.planner.core.sizing.queueing import delayed_wait_s, erlang_c, lost_share
 from pointsman.planner.core.types import Objectives, Observation
 from pointsman.planner.core.workload.prefix_cache_hits import NOTHING_CACHED, Prefixes
@@ -274,9 +274,11 @@ def operating_point(
     bounds those that always will, since the buckets of ``lengths`` are wide."""
     batch, step_s = _decode_batch(model, observation, objectives.tpot_ms, context_tokens)
     prompts = (
-        _of_conversations(model, observation.max_batch_tokens, prefixes, prompt_tokens)
+        _of_conversations(model, observation.routing.prefill_token_budget, prefixes, prompt_tokens)
         if prefixes.matter
-        else _all_alike(model, observation.max_batch_tokens, _with_mean(lengths, prompt_tokens), cached_share)
+        else _all_alike(
+            model, observation.routing.prefill_token_budget, _with_mean(lengths, prompt_tokens), cached_share
+        )
     )
 
     all_cached = 1 - prefixes.missing_share if prefixes.matter else cached_share
@@ -288,7 +290,7 @@ def operating_point(
         return late, step_ms > objectives.tpot_ms
 
     def of_length(tokens: float) -> Prompts:
-        return _all_alike(model, None, ((tokens, 1.0),), all_cached)[0]
+        return _all_alike(model, 1, ((tokens, 1.0),), all_cached)[0]
 
     prompts, unreachable = _apart(prompts, misses_alone, of_length, missed_share)
 
@@ -323,7 +325,7 @@ def operating_point(
 
 
 def _all_alike(
-    model: PerformanceModel, batch_tokens: float | None, lengths: Sequence[tuple[float, float]], cached_share: float
+    model: PerformanceModel, batch_tokens: float, lengths: Sequence[tuple[float, float]], cached_share: float
 ) -> tuple[Prompts, ...]:
     """Prompts of ``lengths``, a share of each cached wherever it is computed."""
     found = []
@@ -335,7 +337,7 @@ def _all_alike(
 
 
 def _of_conversations(
-    model: PerformanceModel, batch_tokens: float | None, prefixes: Prefixes, prompt_tokens: float
+    model: PerformanceModel, batch_tokens: float, prefixes: Prefixes, prompt_tokens: float
 ) -> tuple[Prompts, ...]:
     """Prompts by what decode workers lack of them, which have one part cached, and prefill workers another."""
     held, cached = prompt_tokens * (1 - prefixes.missing_share), prefixes.held_by_prefill
@@ -402,15 +404,10 @@ def _with_mean(lengths: Sequence[tuple[float, float]], mean: float) -> Sequence[
     return [(n * mean / total, share) for n, share in lengths] if total > 0 else lengths
 
 
-def _amortised_s(model: PerformanceModel, tokens: float, cached: float, batch_tokens: float | None) -> float:
+def _amortised_s(model: PerformanceModel, tokens: float, cached: float, batch_tokens: float) -> float:
     """A worker's time per prompt when it always has enough for a full pass."""
-    if batch_tokens is None:
-        return model.prefill_ms(tokens, cached) / 1000
-    measured = model.base if isinstance(model, CorrectedModel) else model
-    if isinstance(measured, LearnedModel):  # by the pass, whatever prompts it was of
-        return tokens * model.prefill_ms(batch_tokens, 0) / batch_tokens / 1000
     together = max(1.0, math.floor(batch_tokens / tokens))
-    return (model.prefill_ms(tokens, cached) - (1 - 1 / together) * model.prefill_ms(1, 0)) / 1000
+    return pass_ms(model, together, tokens, cached) / together / 1000
 
 
 def _decode_batch(
