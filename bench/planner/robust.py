@@ -8,20 +8,12 @@ from typing import Any, Final
 from bench.planner.cells import CAUSAL, COMMAND, Measurement, Run, run_of
 from bench.planner.scenarios import LEADS, SCENARIOS, Scenario
 from bench.rows import Row, row
+from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.planner.core.decide import decide as production
 from pointsman.planner.core.engine.performance_model import PerformanceModel
 from pointsman.planner.core.engine.startup_time import with_pods_start
 from pointsman.planner.core.state import State, model_of
-from pointsman.planner.core.types import (
-    Decision,
-    EngineSample,
-    Load,
-    NextTick,
-    Observation,
-    Policy,
-    WorkerCondition,
-    WorkerRole,
-)
+from pointsman.planner.core.types import Decision, EngineSample, Load, NextTick, Observation, Policy, WorkerCondition
 from pointsman.planner.core.workload.output_length_startup import FirstAnswers
 from pointsman.planner.core.workload.request_lengths import LENGTHS_KEPT_S, Lengths
 from pointsman.planner.replay.generators import Step, generate, named_shape
@@ -278,7 +270,7 @@ class Watch:
             return None
         return max(
             abs(sum(_ms(believed, each) for each in of_role) / sum(_ms(right, each) for each in of_role) - 1)
-            for role in WorkerRole
+            for role in LANGUAGE_ROLES
             if (of_role := [each for each in observation.samples if each.role is role])
         )
 
@@ -286,7 +278,7 @@ class Watch:
 def _ms(model: PerformanceModel, sample: EngineSample) -> float:
     """What a model says of a measured pass."""
     tokens = sample.tokens or 0.0
-    if sample.role is WorkerRole.PREFILL:
+    if sample.role is Role.PREFILL:
         return model.prefill_ms(tokens, 0)
     return model.decode_step_ms(sample.batch, tokens)
 

@@ -17,6 +17,7 @@ import numpy as np
 from bench.planner.cells import COMMAND
 from bench.planner.scenarios import SCENARIOS
 from bench.rows import Row, row
+from pointsman.api.protocol.names import Role
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.engine.performance_model import PerformanceModel
 from pointsman.planner.core.state import State
@@ -29,7 +30,6 @@ from pointsman.planner.core.types import (
     Reason,
     Worker,
     WorkerCondition,
-    WorkerRole,
 )
 from pointsman.planner.replay.generators import generate, named_shape
 from pointsman.planner.simulator.baselines.static import static
@@ -121,13 +121,13 @@ def decide_p99_ms(workers: int, prompts: str = PROMPTS[""], ticks: int = 200) ->
         state: Any, observation: Observation, policy: Policy, _now_s: float, _base: PerformanceModel | None
     ) -> tuple[Any, Decision, NextTick]:
         seen.append(observation)
-        prefill, decode = observation.committed(WorkerRole.PREFILL), observation.committed(WorkerRole.DECODE)
+        prefill, decode = observation.committed(Role.PREFILL), observation.committed(Role.DECODE)
         return state, _nothing(observation, prefill, decode), NextTick(policy.interval_s)
 
     trace = generate(named_shape(f"steady:rate=40,{prompts},duration_s=60"), 1)
     simulate(trace, Simulation(scenario.engine(), 8, 8), policy, Planner("keep", keep, lambda: None))
     many = tuple(
-        Worker(f"worker-{i:04}", WorkerRole.PREFILL if i < half else WorkerRole.DECODE, WorkerCondition.ACTIVE)
+        Worker(f"worker-{i:04}", Role.PREFILL if i < half else Role.DECODE, WorkerCondition.ACTIVE)
         for i in range(workers)
     )
     state, took = State(), []

@@ -10,6 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
+from pointsman.api.v1alpha1.plannerpolicy import Mode
+
 try:
     import pointsman.planner.core.decide  # noqa: F401  (installed, or on the path already)
 except ImportError:
@@ -23,14 +26,12 @@ from pointsman.planner.core.types import (
     Bounds,
     EngineSample,
     Load,
-    Mode,
     Objectives,
     Observation,
     Policy,
     RoutingNumbers,
     Worker,
     WorkerCondition,
-    WorkerRole,
 )
 
 ROUTING = RoutingNumbers(max_local_prefill_tokens=0, max_prefill_queue_size=0)  # every prompt is prefilled remotely
@@ -87,9 +88,9 @@ class PointsmanPolicy:
         self.state, decision, _ = decide(self.state, seen, self._policy, seen.at_s, self._base)
         self.decision = decision
         if decision.changes_layout:
-            for role, count in ((WorkerRole.PREFILL, decision.prefill), (WorkerRole.DECODE, decision.decode)):
+            for role, count in ((Role.PREFILL, decision.prefill), (Role.DECODE, decision.decode)):
                 if count != seen.committed(role):
-                    answer[f"target_{role.value.lower()}"] = count
+                    answer[f"target_{role.label}"] = count
         return answer
 
     def _observation(self, snapshot: Snapshot) -> Observation:
@@ -139,19 +140,19 @@ def _samples(snapshot: Snapshot) -> list[EngineSample]:
         prompts, tokens = max(1, each["num_prefill_requests"]), each["sum_prefill_tokens"]
         if each["wall_time"] > 0 and tokens > 0:
             scv = each["var_prefill_length"] / (tokens / prompts) ** 2
-            found.append(EngineSample(WorkerRole.PREFILL, each["wall_time"] * 1000, tokens, prompts, scv))
+            found.append(EngineSample(Role.PREFILL, each["wall_time"] * 1000, tokens, prompts, scv))
     for each in snapshot["decode_fpm_snapshots"]:
         sequences, tokens = each["num_decode_requests"], each["sum_decode_kv_tokens"]
         if each["wall_time"] > 0 and sequences > 0 and tokens > 0:
             scv = each["var_decode_kv_tokens"] / (tokens / sequences) ** 2
-            found.append(EngineSample(WorkerRole.DECODE, each["wall_time"] * 1000, tokens, sequences, scv))
+            found.append(EngineSample(Role.DECODE, each["wall_time"] * 1000, tokens, sequences, scv))
     return found
 
 
 def _workers(snapshot: Snapshot) -> list[Worker]:
     found = []
-    for role in WorkerRole:
-        word = role.value.lower()
+    for role in LANGUAGE_ROLES:
+        word = role.label
         loads = {each["worker_id"]: each for each in snapshot[f"{word}_fpm_snapshots"]}
         for state, condition in _CONDITIONS.items():
             for worker in snapshot[f"{state}_{word}_ids"]:

@@ -2,18 +2,12 @@
 
 from fixtures.engine_service import Service
 from fixtures.engines import SMALL_ENGINE
+from pointsman.api.protocol.names import Role
 from pointsman.planner.core.metrics.observe import Seen, observation
-from pointsman.planner.core.types import (
-    Objectives,
-    Observation,
-    RoutingNumbers,
-    Worker,
-    WorkerCondition,
-    WorkerRole,
-)
+from pointsman.planner.core.types import Objectives, Observation, RoutingNumbers, Worker, WorkerCondition
 from pointsman.planner.scraper import Scraper
 
-ROLES = {"prefill-0": WorkerRole.PREFILL, "decode-0": WorkerRole.DECODE}
+ROLES = {"prefill-0": Role.PREFILL, "decode-0": Role.DECODE}
 
 
 async def test_the_planner_knows_the_limits_that_the_engines_have(service: Service) -> None:

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from pointsman.api.protocol import names
 from pointsman.api.protocol.names import Role
-from pointsman.planner.core.types import Objectives, RoutingNumbers, WorkerCondition, WorkerRole
+from pointsman.planner.core.types import Objectives, RoutingNumbers, WorkerCondition
 from pointsman.planner.simulator.decode_engine import ITL_BINS, DecodeEngine
 from pointsman.planner.simulator.events import Events
 from pointsman.planner.simulator.pages import as_text
@@ -31,7 +31,6 @@ from ..operator.conftest import Cluster
 from .conftest import CONTENT_TYPE
 
 PACE_S: Final = 0.02
-ROLES: Final = {Role.PREFILL: WorkerRole.PREFILL, Role.DECODE: WorkerRole.DECODE}
 
 
 class LiveEngines:
@@ -101,7 +100,7 @@ class LiveEngines:
         for name, role in routable.items():
             if name not in self._taking and name in kubelet.workers and not self._worker(name).busy:
                 worker = self._worker(name)
-                worker.role, worker.condition = ROLES[role], WorkerCondition.ACTIVE
+                worker.role, worker.condition = role, WorkerCondition.ACTIVE
                 self._taking[name] = role
                 self._path.admit(worker, role is Role.PREFILL, now_s)
         for gateway in kubelet.gateways.values():
@@ -115,7 +114,7 @@ class LiveEngines:
         if name not in self._workers:
             engine = DecodeEngine(self._engine, self._timing, [0.0] * ITL_BINS, self._path.started, self._path.finished)
             starting = WorkerCondition.STARTING
-            self._workers[name] = SimulatedWorker(name, WorkerRole.DECODE, starting, 0.0, engine, PrefixBlocks(0))
+            self._workers[name] = SimulatedWorker(name, Role.DECODE, starting, 0.0, engine, PrefixBlocks(0))
         return self._workers[name]
 
     # --- what is read ---

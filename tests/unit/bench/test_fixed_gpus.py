@@ -9,7 +9,7 @@ from bench.planner import fixed_gpus, fixed_gpus_page, own_simulator, robust
 from bench.planner.cells import ABLATION, OURS, STATIC, Run, by_planner, read_cells
 from bench.planner.fixed_gpus import CHANGING, GPUS, LOADS, PARTS, Load
 
-from pointsman.planner.core.types import WorkerRole
+from pointsman.api.protocol.names import Role
 from pointsman.planner.replay.requests import first
 from pointsman.planner.simulator.baselines.dynamo import dynamo
 from pointsman.planner.simulator.baselines.pointsman import ours
@@ -31,7 +31,7 @@ def test_six_workers_serve_all_the_time_and_only_their_roles_change(short: Load)
     trace, simulation = short.scenario.trace(1), short.scenario.simulation(1)
     result = simulate(trace, simulation, short.policy(), ours())
     assert {change.kind for change in result.transitions} == {"switch"}
-    assert {change.role for change in result.transitions} == {WorkerRole.DECODE}
+    assert {change.role for change in result.transitions} == {Role.DECODE}
     assert result.peak_gpus == GPUS
     restarted = simulate(trace, simulation, short.restarting(), dynamo())
     assert {"start", "stop"} >= {change.kind for change in restarted.transitions} != set()

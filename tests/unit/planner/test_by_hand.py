@@ -8,6 +8,8 @@ from typing import Final
 
 import pytest
 
+from pointsman.api.protocol.names import LANGUAGE_ROLES
+from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.engine.performance_model import LinearModel
 from pointsman.planner.core.sizing.queueing import erlang_c
@@ -16,7 +18,6 @@ from pointsman.planner.core.types import (
     Bounds,
     Decision,
     Load,
-    Mode,
     Objectives,
     Observation,
     Policy,
@@ -24,7 +25,6 @@ from pointsman.planner.core.types import (
     Service,
     Worker,
     WorkerCondition,
-    WorkerRole,
 )
 
 PAGE: Final = (Path(__file__).parents[3] / "docs/planner/by-hand.md").read_text()
@@ -40,7 +40,7 @@ LOAD: Final = Load(
     arrivals_per_s=50, prompt_tokens=2000, output_tokens=300, prompt_length_shares=((2000, 1.0),)
 )  # fmt: skip
 WORKERS: Final = tuple(
-    Worker(f"{role}-{n}", role, WorkerCondition.ACTIVE) for role in WorkerRole for n in range(2)
+    Worker(f"{role}-{n}", role, WorkerCondition.ACTIVE) for role in LANGUAGE_ROLES for n in range(2)
 )  # fmt: skip
 
 

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
+from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.engine.performance_model import LinearModel
 from pointsman.planner.core.state import State
@@ -18,7 +20,6 @@ from pointsman.planner.core.types import (
     EngineSample,
     Layout,
     Load,
-    Mode,
     Objectives,
     Observation,
     Policy,
@@ -28,7 +29,6 @@ from pointsman.planner.core.types import (
     Switch,
     Worker,
     WorkerCondition,
-    WorkerRole,
 )
 from pointsman.planner.core.workload.seasonality import Season
 
@@ -43,7 +43,7 @@ ROUTED = replace(POLICY, flow_control=False)  # nothing about routing is left to
 
 
 def workers(prefill: int, decode: int) -> tuple[Worker, ...]:
-    roles = [WorkerRole.PREFILL] * prefill + [WorkerRole.DECODE] * decode
+    roles = [Role.PREFILL] * prefill + [Role.DECODE] * decode
     return tuple(Worker(f"w{n}", role, WorkerCondition.ACTIVE) for n, role in enumerate(roles))
 
 
@@ -71,10 +71,10 @@ def test_a_shift_to_long_prompts_turns_a_decode_worker_into_a_prefill_worker_and
     there = [d for d in decisions[40:100] if d.switches]
     back = [d for d in decisions[100:] if d.switches]
     assert there, [d.message for d in decisions[40:60]]
-    assert there[0].switches[0].target is WorkerRole.PREFILL
+    assert there[0].switches[0].target is Role.PREFILL
     assert there[0].reason is Reason.PREFILL_SHORT
     assert back, [d.message for d in decisions[100:130]]
-    assert back[0].switches[0].target is WorkerRole.DECODE
+    assert back[0].switches[0].target is Role.DECODE
 
 
 def test_a_rise_of_earlier_days_is_planned_for_a_lead_ahead_and_only_where_the_policy_asks_for_it() -> None:
@@ -115,7 +115,7 @@ def test_a_sudden_shift_is_followed_once_each_way_within_seconds() -> None:
         state, decision, _ = decide(state, seen, policy, at_s, cpu)
         layout = (decision.prefill, decision.decode)
         moves += [(tick, switch.target) for switch in decision.switches]
-    assert [target for _, target in moves] == [WorkerRole.PREFILL, WorkerRole.DECODE], moves
+    assert [target for _, target in moves] == [Role.PREFILL, Role.DECODE], moves
     assert moves[0][0] - 10 <= 12, moves
     assert moves[1][0] - 40 <= 12, moves
 
@@ -187,8 +187,8 @@ def test_without_a_table_it_waits_until_the_service_has_taught_it() -> None:
     state, decision, _ = decide(State(), observed(0, SHORT), POLICY, 0)
     assert decision.reason is Reason.NOT_ENOUGH_DATA
     samples = (
-        EngineSample(WorkerRole.PREFILL, observed_ms=10, tokens=300),
-        EngineSample(WorkerRole.DECODE, observed_ms=7, tokens=4000, batch=8),
+        EngineSample(Role.PREFILL, observed_ms=10, tokens=300),
+        EngineSample(Role.DECODE, observed_ms=7, tokens=4000, batch=8),
     )
     _, decision, _ = decide(state, observed(2.5, SHORT, samples=samples), POLICY, 2.5)
     assert decision.reason is not Reason.NOT_ENOUGH_DATA
@@ -201,9 +201,9 @@ def test_a_table_of_another_engine_is_corrected_and_so_is_the_next_one_that_the_
     samples = tuple(
         EngineSample(role, observed_ms=ms, tokens=tokens, batch=batch)
         for role, ms, tokens, batch in (
-            (WorkerRole.PREFILL, 80.0, 4000, 1),
-            (WorkerRole.PREFILL, 22.0, 1000, 1),
-            (WorkerRole.DECODE, 12.0, 64_000, 16),
+            (Role.PREFILL, 80.0, 4000, 1),
+            (Role.PREFILL, 22.0, 1000, 1),
+            (Role.DECODE, 12.0, 64_000, 16),
         )
     )  # fmt: skip
     state = State()
@@ -233,7 +233,7 @@ def test_a_plan_that_waits_for_a_start_does_not_stop_the_planner_one_that_switch
 
 def test_a_worker_that_only_starts_does_not_hide_the_switch_that_helps_now() -> None:
     policy = replace(POLICY, scale_out=True, max_gpus=8, prefill=Bounds(1, 8), decode=Bounds(1, 8))
-    starting = tuple(Worker(f"new{n}", WorkerRole.PREFILL, WorkerCondition.STARTING) for n in range(2))
+    starting = tuple(Worker(f"new{n}", Role.PREFILL, WorkerCondition.STARTING) for n in range(2))
     load, state = replace(LONG, arrivals_per_s=20.0), State()
     switched: list[Switch] = []
     for tick in range(12):
@@ -241,7 +241,7 @@ def test_a_worker_that_only_starts_does_not_hide_the_switch_that_helps_now() -> 
         state, decision, _ = decide(state, seen, policy, seen.at_s, LLAMA_8B_H100)
         switched += decision.switches
     assert switched
-    assert switched[0].target is WorkerRole.PREFILL
+    assert switched[0].target is Role.PREFILL
 
 
 def test_a_plan_in_progress_is_awaited() -> None:
@@ -299,7 +299,7 @@ def test_an_approved_switch_counts_from_when_it_begins() -> None:
     for tick in range(12, 16):
         seen = observed(2.5 * tick, LONG, plan_in_progress=True, workers=there)
         state, _, _ = decide(state, seen, policy, seen.at_s, LLAMA_8B_H100)
-    assert [(record.at_s, record.target) for record in state.history.switches] == [(30.0, WorkerRole.PREFILL)]
+    assert [(record.at_s, record.target) for record in state.history.switches] == [(30.0, Role.PREFILL)]
     assert state.wanting_ticks == 0, "another one must be wanted for as long again"
     state, _, _ = decide(state, observed(40.0, LONG, prefill=3, decode=3), POLICY, 40.0, LLAMA_8B_H100)
     assert len(state.history.switches) >= 1, "it was made, whatever the mode is now"
@@ -552,12 +552,12 @@ def test_no_look_at_workers_in_any_condition_leaves_a_role_empty_or_goes_beyond_
         decode=Bounds(least[1], 6), min_dwell_s=0, opposite_after_s=0, scale_in_stabilization_s=0,
         role_switch=may[0], scale_out=may[1], scale_in=may[2],
     )  # fmt: skip
-    roles = [*((WorkerRole.PREFILL, c) for c in prefill), *((WorkerRole.DECODE, c) for c in decode)]
+    roles = [*((Role.PREFILL, c) for c in prefill), *((Role.DECODE, c) for c in decode)]
     there = tuple(Worker(f"w{n}", role, condition, gpus=each) for n, (role, condition) in enumerate(roles))
     state = replace(State(), requests=1000.0)
     for tick, load in enumerate(loads):
         seen = observed(2.5 * tick, load, service=services, workers=there, worker_gpus=each)
-        now = seen.committed(WorkerRole.PREFILL), seen.committed(WorkerRole.DECODE)
+        now = seen.committed(Role.PREFILL), seen.committed(Role.DECODE)
         state, decision, _ = decide(state, seen, policy, seen.at_s, LLAMA_8B_H100)
         if not decision.changes_layout:
             continue
@@ -608,7 +608,7 @@ def test_a_lowered_budget_leaves_no_role_without_a_worker_that_starts(
 ) -> None:
     """A plan without a worker of some role is no plan: the service would stay as it is, and serve nobody."""
     policy = replace(POLICY, max_gpus=3, scale_out=True, scale_in=True, role_switch=False)
-    roles = [*((WorkerRole.PREFILL, c) for c in prefill), *((WorkerRole.DECODE, c) for c in decode)]
+    roles = [*((Role.PREFILL, c) for c in prefill), *((Role.DECODE, c) for c in decode)]
     there = tuple(Worker(f"w{n}", role, condition) for n, (role, condition) in enumerate(roles))
     state = replace(State(), requests=1000.0)
     for tick in range(4):
@@ -621,7 +621,7 @@ def test_a_lowered_budget_leaves_no_role_without_a_worker_that_starts(
 def test_nobody_shrinks_below_what_a_pool_must_have_while_workers_that_drain_take_the_room() -> None:
     policy = replace(POLICY, max_gpus=3, scale_out=True, scale_in=True, role_switch=False, decode=Bounds(2, 5))
     conditions = [WorkerCondition.STARTING, WorkerCondition.STARTING, WorkerCondition.DRAINING]
-    there = tuple(Worker(f"w{n}", WorkerRole.DECODE, condition) for n, condition in enumerate(conditions))
+    there = tuple(Worker(f"w{n}", Role.DECODE, condition) for n, condition in enumerate(conditions))
     seen = observed(0, replace(SHORT, arrivals_per_s=1), workers=there)
     _, decision, _ = decide(replace(State(), requests=1000.0), seen, policy, 0, LLAMA_8B_H100)
     assert decision.decode == 2, decision.message
@@ -630,7 +630,7 @@ def test_nobody_shrinks_below_what_a_pool_must_have_while_workers_that_drain_tak
 def test_a_role_without_a_worker_gets_one_of_the_other_at_once() -> None:
     seen = observed(0, replace(SHORT, arrivals_per_s=5), 0, 3)
     _, decision, _ = decide(replace(State(), requests=1000.0), seen, POLICY, 0, LLAMA_8B_H100)
-    assert decision.switches == (Switch(WorkerRole.DECODE, WorkerRole.PREFILL, 1),)
+    assert decision.switches == (Switch(Role.DECODE, Role.PREFILL, 1),)
 
 
 @given(load=loads)

@@ -8,6 +8,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
+from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.engine.startup_time import Leads
 from pointsman.planner.core.routing.publication import Publication
@@ -16,7 +17,6 @@ from pointsman.planner.core.types import (
     Bounds,
     Decision,
     Load,
-    Mode,
     Observation,
     Policy,
     Reason,

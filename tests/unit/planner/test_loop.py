@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pointsman.api.protocol import metrics as named
+from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.llmservice import LLMService
 from pointsman.api.v1alpha1.plan import Plan
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
@@ -31,7 +32,6 @@ from pointsman.planner.core.types import (
     RoutingNumbers,
     Worker,
     WorkerCondition,
-    WorkerRole,
 )
 from pointsman.planner.metrics import PlannerMetrics
 from pointsman.serving.flow_control import FlowBounds
@@ -136,7 +136,7 @@ class Scenario:
     def workers(self, *_: Any) -> list[tuple[None, Worker]]:
         self.hands.go(TICK_S)
         self.something.set()
-        roles = [WorkerRole.PREFILL] * self.layout[0] + [WorkerRole.DECODE] * self.layout[1]
+        roles = [Role.PREFILL] * self.layout[0] + [Role.DECODE] * self.layout[1]
         return [(None, Worker(f"w{n}", role, WorkerCondition.ACTIVE)) for n, role in enumerate(roles)]
 
     def encode_workers(self, *_: Any) -> list[tuple[None, EncodeWorker]]:
@@ -201,7 +201,7 @@ class Scenario:
 
 
 def steady(seen: Observation) -> Decision:
-    now = seen.committed(WorkerRole.PREFILL), seen.committed(WorkerRole.DECODE)
+    now = seen.committed(Role.PREFILL), seen.committed(Role.DECODE)
     return Decision(Reason.STEADY, "x", *now, seen.routing)
 
 

@@ -4,21 +4,14 @@ import json
 import random
 from dataclasses import replace
 
+from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
+from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.encode.target import EncodeMemory
 from pointsman.planner.core.engine.learned_model import LearnedModel
 from pointsman.planner.core.sizing.pool_targets import MOST_RETURNS, Needs
 from pointsman.planner.core.state import State
-from pointsman.planner.core.types import (
-    Bounds,
-    EngineSample,
-    Load,
-    Mode,
-    Observation,
-    Policy,
-    WorkerCondition,
-    WorkerRole,
-)
+from pointsman.planner.core.types import Bounds, EngineSample, Load, Observation, Policy, WorkerCondition
 from pointsman.planner.core.workload.prefix_cache_hits import Prefixes
 from pointsman.planner.core.workload.seasonality import Season
 from pointsman.planner.memory import from_json, to_json
@@ -29,7 +22,7 @@ MOST_BYTES = 640 * 1024
 
 
 def test_a_restarted_planner_goes_on_exactly_where_it_was() -> None:
-    samples = (EngineSample(WorkerRole.PREFILL, 10, 300), EngineSample(WorkerRole.DECODE, 7, 0, 8))
+    samples = (EngineSample(Role.PREFILL, 10, 300), EngineSample(Role.DECODE, 7, 0, 8))
     state = State()
     for tick in range(60):
         load = SHORT if tick < 30 else LONG
@@ -65,7 +58,7 @@ def anything(rng: random.Random, at_s: float, look: int, layout: tuple[int, int]
         pulled_tokens=1e4, pulling_s=rng.uniform(0.01, 2),
     )  # fmt: skip
     samples = tuple(
-        EngineSample(role, rng.uniform(3, 60), rng.uniform(10, 2e5), rng.uniform(1, 256)) for role in [*WorkerRole] * 2
+        EngineSample(role, rng.uniform(3, 60), rng.uniform(10, 2e5), rng.uniform(1, 256)) for role in LANGUAGE_ROLES * 2
     )
     conditions = [*WorkerCondition, *[WorkerCondition.ACTIVE] * 9]
     seen = tuple(replace(w, name=f"{look // 50}-{w.name}", condition=rng.choice(conditions)) for w in workers(*layout))

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from prometheus_client import generate_latest
 
+from pointsman.api.protocol.names import Role
 from pointsman.planner.core.metrics.exposition import parse
 from pointsman.planner.core.types import (
     Decision,
@@ -15,7 +16,6 @@ from pointsman.planner.core.types import (
     RoutingNumbers,
     Worker,
     WorkerCondition,
-    WorkerRole,
 )
 from pointsman.planner.metrics import PlannerMetrics
 from pointsman.serving.flow_control import FlowBounds
@@ -23,9 +23,9 @@ from pointsman.serving.flow_control import FlowBounds
 POLICY = Policy(objectives=Objectives(1000, 50, ttft_ms_per_prompt_token=0.5, attainment=0.9), max_gpus=8)
 ROUTING = RoutingNumbers(512, 32, FlowBounds(8192, None, 700))
 WORKERS = (
-    Worker("a", WorkerRole.PREFILL, WorkerCondition.ACTIVE, gpus=2),
-    Worker("b", WorkerRole.DECODE, WorkerCondition.ACTIVE, gpus=2),
-    Worker("c", WorkerRole.DECODE, WorkerCondition.STARTING, gpus=2),
+    Worker("a", Role.PREFILL, WorkerCondition.ACTIVE, gpus=2),
+    Worker("b", Role.DECODE, WorkerCondition.ACTIVE, gpus=2),
+    Worker("c", Role.DECODE, WorkerCondition.STARTING, gpus=2),
 )
 SEEN = Observation(100, 5, 1, WORKERS, ROUTING, load=Load(3, prompt_tokens=600))
 DECIDED = Decision(Reason.STEADY, "enough", 1, 2, ROUTING, inputs=(("ratePerSecond", 3.0), ("held", 0.0)))

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.plan import Plan
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
 from pointsman.planner.core import plan_ledger
 from pointsman.planner.core.elastic.types import GroupDecision
-from pointsman.planner.core.types import Alternative, Decision, Reason, RoutingNumbers, Switch, WorkerRole
+from pointsman.planner.core.types import Alternative, Decision, Reason, RoutingNumbers, Switch
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -23,7 +24,7 @@ def policy(**fields: Any) -> PlannerPolicySpec:
 
 DECISION = Decision(
     Reason.PREFILL_SHORT, "long prompts", 3, 2, RoutingNumbers(512, 32),
-    switches=(Switch(WorkerRole.DECODE, WorkerRole.PREFILL, 1),), changes_layout=True,
+    switches=(Switch(Role.DECODE, Role.PREFILL, 1),), changes_layout=True,
     inputs=(("ratePerSecond", 4.5),), alternatives=(Alternative(3, 2, 5, 0.97, 10.0, "switch"),),
 )  # fmt: skip
 
@@ -148,7 +149,7 @@ def test_a_service_without_an_encode_pool_has_plans_without_one() -> None:
 @pytest.mark.parametrize("action", ["scaleOut", "scaleIn"])
 @pytest.mark.parametrize(
     ("switches", "target"),
-    [((), (3, 2)), ((Switch(WorkerRole.PREFILL, WorkerRole.DECODE, 1),), (2, 3))],
+    [((), (3, 2)), ((Switch(Role.PREFILL, Role.DECODE, 1),), (2, 3))],
     ids=["one goes and one of the other role comes", "the place of one that switches is filled by a start"],
 )
 def test_who_is_started_in_the_place_of_another_is_started_and_needs_whom_the_policy_says(

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
+from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.state import State
-from pointsman.planner.core.types import Bounds, Policy, Worker, WorkerCondition, WorkerRole
+from pointsman.planner.core.types import Bounds, Policy, Worker, WorkerCondition
 from pointsman.planner.policies import planner_policy, policy_of
 from unit.planner.test_decide import LLAMA_8B_H100, POLICY, SHORT, observed, workers
 
@@ -56,7 +57,7 @@ def after_a_start_of_ten_seconds(given: Policy) -> State:
     """The state after a worker was seen to take ten seconds until it served."""
     state = State()
     for tick in range(9):
-        new = Worker("new", WorkerRole.DECODE, WorkerCondition.STARTING if tick < 5 else WorkerCondition.ACTIVE)
+        new = Worker("new", Role.DECODE, WorkerCondition.STARTING if tick < 5 else WorkerCondition.ACTIVE)
         seen = observed(2.5 * tick, SHORT, workers=(*workers(2, 3), *([new] if tick > 0 else [])))
         state, _, _ = decide(state, seen, given, 2.5 * tick, LLAMA_8B_H100)
     return state

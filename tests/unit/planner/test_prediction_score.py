@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
+from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
+from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.prediction_score import Score
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
     Bounds,
     Decision,
-    Mode,
     Objectives,
     Observation,
     Policy,
@@ -22,7 +23,6 @@ from pointsman.planner.core.types import (
     Service,
     Switch,
     WorkerCondition,
-    WorkerRole,
 )
 from pointsman.planner.core.virtual_fleet import MOST_HELD, VirtualFleet
 from pointsman.planner.memory import from_json, to_json
@@ -66,7 +66,7 @@ def test_its_plans_are_within_the_budget_and_take_as_long_as_starts_do() -> None
         seen = observed(2.5 * tick, replace(LONG, arrivals_per_s=100.0), 1, 1, service=few)
         state, decision, _ = decide(state, seen, policy, 2.5 * tick, LLAMA_8B_H100)
         assert state.virtual is not None
-        serving = [state.virtual.serving(role, 2.5 * tick) for role in WorkerRole]
+        serving = [state.virtual.serving(role, 2.5 * tick) for role in LANGUAGE_ROLES]
         shown.append((2.5 * tick, len(state.virtual.workers), sum(serving)))
     began_s = next(at_s for at_s, gpus, _ in shown if gpus == 4)
     served_s = next(at_s for at_s, _, serving in shown if serving == 4)
@@ -96,11 +96,11 @@ def test_after_an_overload_no_more_wait_than_a_gateway_holds() -> None:
 
 def test_workers_that_switch_serve_in_neither_role_until_they_have() -> None:
     fleet = VirtualFleet.of(observed(0.0, LONG, 1, 3))
-    to_prefill = Switch(WorkerRole.DECODE, WorkerRole.PREFILL, 1)
+    to_prefill = Switch(Role.DECODE, Role.PREFILL, 1)
     decision = Decision(Reason.PREFILL_SHORT, "", 2, 2, RoutingNumbers(512, 32), switches=(to_prefill,))
     fleet = fleet.carried_out(decision, 100.0, lead_s=90.0, switch_s=10.0)
     for now_s, serving in ((105.0, (1, 2)), (110.0, (2, 2))):
-        assert tuple(fleet.serving(role, now_s) for role in WorkerRole) == serving
+        assert tuple(fleet.serving(role, now_s) for role in LANGUAGE_ROLES) == serving
     assert fleet.switches(105.0)
     assert not fleet.switches(110.0)
 

@@ -30,7 +30,7 @@ from pointsman.kube import resources
 from pointsman.kube.client import Kube
 from pointsman.kube.mirror import Mirror
 from pointsman.kube.pods import Pod, ServiceKey, service_key
-from pointsman.planner.core.types import EncodeWorker, Worker, WorkerCondition, WorkerRole
+from pointsman.planner.core.types import EncodeWorker, Worker, WorkerCondition
 
 _GROUP: Final = "ElasticGroup"
 LONGEST_START_S: Final = 3600.0  # a pod that became ready later was ready before
@@ -111,11 +111,11 @@ class Cluster:
             s.status.worker_uid: s for s in self.switches.by(key) if s.status.phase and not s.status.phase.ended
         }
         found: list[tuple[Target | None, Worker]] = []
-        for pod, has in self._worker_pods(key, LANGUAGE_ROLES, now_s):
-            role, condition = WorkerRole(has.value), _condition(pod)
+        for pod, role in self._worker_pods(key, LANGUAGE_ROLES, now_s):
+            condition = _condition(pod)
             if condition is not WorkerCondition.DRAINING and pod.metadata.uid in switching:
                 condition = WorkerCondition.SWITCHING
-                role = WorkerRole(switching[pod.metadata.uid].spec.to_role.value)
+                role = switching[pod.metadata.uid].spec.to_role
             found.append((targets.get(pod.metadata.uid), Worker(pod.metadata.name, role, condition, gpus=max(gpus, 1))))
         return found
 
@@ -171,7 +171,7 @@ class Cluster:
             condition = WorkerCondition.ACTIVE if pod.ready else WorkerCondition.STARTING
             if pod.terminating:
                 condition = WorkerCondition.DRAINING
-            found.append(Worker(pod.metadata.name, WorkerRole.DECODE, condition, gpus=max(gpus, 1)))
+            found.append(Worker(pod.metadata.name, Role.DECODE, condition, gpus=max(gpus, 1)))
         return tuple(sorted(found, key=lambda worker: worker.name))
 
     def plans_of_group(self, key: ServiceKey) -> tuple[Plan, ...]:

@@ -33,7 +33,6 @@ from pointsman.planner.core.types import (
     RoutingNumbers,
     Worker,
     WorkerCondition,
-    WorkerRole,
 )
 from pointsman.planner.core.unreachable_objectives import out_of_reach, same_share, unreachable_share
 from pointsman.planner.health import apply_health, health_condition, health_of
@@ -70,7 +69,7 @@ class _Planned:
     source: Source
     plans: PlanWriter
     routing: RoutingPublisher
-    role_since_s: dict[str, tuple[WorkerRole, float]] = field(default_factory=dict)
+    role_since_s: dict[str, tuple[Role, float]] = field(default_factory=dict)
     saved_s: float = 0.0
     saved: tuple[object, object] | None = None  # what was said when it was saved
     unsaved_plan: bool = False  # a plan was written since then
@@ -319,7 +318,7 @@ class Planner:
         decision: Decision,
         asked: Plan | None,
     ) -> None:
-        layout: tuple[int, ...] = (observed.committed(WorkerRole.PREFILL), observed.committed(WorkerRole.DECODE))
+        layout: tuple[int, ...] = (observed.committed(Role.PREFILL), observed.committed(Role.DECODE))
         if decision.encode is not None and observed.encode_replicas is not None:
             layout = (*layout, observed.encode_replicas)
         now_s = self._clock.monotonic_s()
@@ -481,7 +480,7 @@ def _is_of_encode(plan: Plan, workers: Sequence[tuple[object, Worker]]) -> bool:
     if Role.ENCODE not in plan.spec.roles or plan.spec.switches:
         return False
     there = [worker.role for _, worker in workers if worker.condition is not WorkerCondition.DRAINING]
-    return _layout_of(plan) == (there.count(WorkerRole.PREFILL), there.count(WorkerRole.DECODE))
+    return _layout_of(plan) == (there.count(Role.PREFILL), there.count(Role.DECODE))
 
 
 def _encode_replicas(service: LLMService, encoders: Sequence[tuple[object, EncodeWorker]]) -> int | None:

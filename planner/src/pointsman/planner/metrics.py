@@ -8,6 +8,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from pointsman.api.protocol.names import LANGUAGE_ROLES
 from pointsman.planner.core.elastic.types import GroupDecision, GroupObservation
 from pointsman.planner.core.types import (
     Decision,
@@ -17,7 +18,6 @@ from pointsman.planner.core.types import (
     Reason,
     RoutingNumbers,
     WorkerCondition,
-    WorkerRole,
 )
 
 _Labels = tuple[str, ...]
@@ -56,7 +56,7 @@ class PlannerMetrics:
         self._decided(key, decision.reason, decision.inputs)
         ages_s = (("gateways", observation.gateways_age_s), ("workers", observation.workers_age_s))
         self._show(self._age, key, {(source,): age_s for source, age_s in ages_s if age_s is not None})
-        counts: dict[_Labels, float] = {(role.value, c.value): 0.0 for role in WorkerRole for c in WorkerCondition}
+        counts: dict[_Labels, float] = {(role.value, c.value): 0.0 for role in LANGUAGE_ROLES for c in WorkerCondition}
         for worker in observation.workers:
             counts[worker.role.value, worker.condition.value] += 1
         if policy.encode is not None:

@@ -7,7 +7,7 @@ from pointsman.api.v1alpha1.elasticgroup import ElasticGroupSpec
 from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec, Seasonality
 from pointsman.planner.core.engine.startup_time import start_of_model
-from pointsman.planner.core.types import Bounds, Mode, Objectives, Policy
+from pointsman.planner.core.types import Bounds, Objectives, Policy
 
 
 def policy_of(policy: PlannerPolicySpec, service: LLMServiceSpec) -> Policy:
@@ -32,7 +32,7 @@ def planner_policy(policy: PlannerPolicySpec, prefill: Bounds, decode: Bounds) -
     actions = policy.actions
     switching = actions.role_switch
     made = Policy(
-        mode=Mode(policy.mode.value),
+        mode=policy.mode,
         objectives=Objectives(
             ttft_ms=policy.objectives.ttft_ms,
             tpot_ms=policy.objectives.tpot_ms,

@@ -3,11 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
+from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.elastic.decide import GroupState, decide
 from pointsman.planner.core.elastic.types import GroupBounds, GroupDecision, GroupObservation, ManagerWindow
 from pointsman.planner.core.types import (
     Load,
-    Mode,
     Objectives,
     Observation,
     Policy,
@@ -16,7 +17,6 @@ from pointsman.planner.core.types import (
     Service,
     Worker,
     WorkerCondition,
-    WorkerRole,
 )
 from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime
 from pointsman.serving.elastic.step_sums import StepSums
@@ -38,7 +38,7 @@ LIGHT, HEAVY = 1.0, 12.0  # requests a second of 2 000 and 200 tokens
 
 def instances(serving: int, starting: int = 0) -> tuple[Worker, ...]:
     conditions = [WorkerCondition.ACTIVE] * serving + [WorkerCondition.STARTING] * starting
-    return tuple(Worker(f"g-{n}", WorkerRole.DECODE, condition) for n, condition in enumerate(conditions))
+    return tuple(Worker(f"g-{n}", Role.DECODE, condition) for n, condition in enumerate(conditions))
 
 
 def seen(at_s: float, rate: float, serving: int, starting: int = 0, **more: Any) -> GroupObservation:

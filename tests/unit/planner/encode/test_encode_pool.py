@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.encode.target import FEWEST_REQUESTS, REQUESTS_MEMORY, EncodeMemory, Images
 from pointsman.planner.core.sizing.pool_targets import PATIENCE_S
@@ -20,12 +22,10 @@ from pointsman.planner.core.types import (
     EncodeLoad,
     EncodeWorker,
     Load,
-    Mode,
     Policy,
     Reason,
     Worker,
     WorkerCondition,
-    WorkerRole,
 )
 from pointsman.planner.memory import from_json, to_json
 from unit.planner.test_decide import LLAMA_8B_H100, observed
@@ -317,7 +317,7 @@ def test_workers_that_start_are_counted_when_they_will_be_ready() -> None:
 
 def test_an_encode_plan_does_not_wait_for_a_switch() -> None:
     state, decisions = run([images(2)] * 60)
-    switching = Worker("w0", WorkerRole.PREFILL, WorkerCondition.SWITCHING)
+    switching = Worker("w0", Role.PREFILL, WorkerCondition.SWITCHING)
     before = decisions[-1].encode or 0
     for tick in range(60, 66):
         seen = observed(TICK_S * tick, PROMPTS, 3, 3, encode=images(12), encode_workers=encoders(before))

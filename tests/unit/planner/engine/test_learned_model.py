@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pointsman.api.protocol.names import Role
 from pointsman.planner.core.engine.learned_model import MOST_BUCKETS, LearnedModel, Learner, pass_ms, undisturbed
 from pointsman.planner.core.engine.performance_model import CorrectedModel, LinearModel
 from pointsman.planner.core.state import State, model_of
-from pointsman.planner.core.types import EngineSample, WorkerRole
+from pointsman.planner.core.types import EngineSample
 
 
 def prefill_ms(tokens: float) -> float:
@@ -26,8 +27,8 @@ def samples(draw: random.Random, count: int, noise: float = 0.0) -> list[EngineS
     for _ in range(count):
         tokens, batch = draw.uniform(500, 8192), draw.randint(1, 60)
         kv = batch * draw.uniform(3000, 4500)
-        found.append(EngineSample(WorkerRole.PREFILL, prefill_ms(tokens) * draw.lognormvariate(0, noise), tokens))
-        found.append(EngineSample(WorkerRole.DECODE, step_ms(kv) * draw.lognormvariate(0, noise), kv, batch))
+        found.append(EngineSample(Role.PREFILL, prefill_ms(tokens) * draw.lognormvariate(0, noise), tokens))
+        found.append(EngineSample(Role.DECODE, step_ms(kv) * draw.lognormvariate(0, noise), kv, batch))
     return found
 
 
@@ -52,7 +53,7 @@ def test_curved_times_are_learned_from_sixty_samples_with_and_without_noise(nois
 def test_hours_of_one_load_do_not_make_it_forget_what_another_taught() -> None:
     draw = random.Random(3)
     found = samples(draw, 60)
-    found += [EngineSample(WorkerRole.DECODE, step_ms(8000), 8000, 2) for _ in range(3000)]
+    found += [EngineSample(Role.DECODE, step_ms(8000), 8000, 2) for _ in range(3000)]
     assert taught(found).decode_step_ms(50, 200_000) == pytest.approx(step_ms(200_000), rel=0.03)
 
 
@@ -68,25 +69,25 @@ def test_passes_of_many_prompts_correct_a_table_of_single_ones() -> None:
     learner = Learner()
     for prompts in (2.0, 4.0, 6.5, 8.0):
         took_ms = 1.5 * pass_ms(TABLE, prompts, 1000, 0)
-        learner = learner.observe([EngineSample(WorkerRole.PREFILL, took_ms, prompts * 1000, prompts)] * 10)
+        learner = learner.observe([EngineSample(Role.PREFILL, took_ms, prompts * 1000, prompts)] * 10)
     corrected = learner.corrected(TABLE, 0.0, 2000)
     assert corrected.prefill_ms(1000, 0) == pytest.approx(1.5 * TABLE.prefill_ms(1000, 0), rel=0.03)
     assert pass_ms(corrected, 8, 1000, 0) < 8 * corrected.prefill_ms(1000, 0), "they share the fixed part"
 
 
 def test_steps_whose_tokens_are_not_known_teach_a_line_over_the_batch() -> None:
-    found = [EngineSample(WorkerRole.DECODE, 5.0 + 0.25 * batch, None, batch) for batch in (1, 4, 8, 16)]
-    found.append(EngineSample(WorkerRole.PREFILL, 30.0, 400))
+    found = [EngineSample(Role.DECODE, 5.0 + 0.25 * batch, None, batch) for batch in (1, 4, 8, 16)]
+    found.append(EngineSample(Role.PREFILL, 30.0, 400))
     assert taught(found).decode_step_ms(12, 0) == pytest.approx(8.0, rel=0.03)
 
 
 def test_one_role_alone_makes_no_model() -> None:
-    assert Learner().observe([EngineSample(WorkerRole.PREFILL, 30.0, 400)]).model() is None
+    assert Learner().observe([EngineSample(Role.PREFILL, 30.0, 400)]).model() is None
 
 
 anything = st.builds(
     EngineSample,
-    role=st.sampled_from(WorkerRole),
+    role=st.sampled_from(Role),
     observed_ms=st.floats(-1, 1e8),
     tokens=st.none() | st.floats(0, 1e7),
     batch=st.floats(0, 1e4),
@@ -109,7 +110,7 @@ def test_no_samples_make_an_engine_that_is_faster_with_more_work_or_an_unbounded
 
 def test_a_step_between_which_prompts_are_computed_is_learned_without_them() -> None:
     model = LearnedModel((0.0, 0.1, 0.0), (10.0, 0.0, 0.0, 0.0))  # 0.1 ms a token
-    alone = EngineSample(WorkerRole.DECODE, 10.0, 5000.0, 8.0)
+    alone = EngineSample(Role.DECODE, 10.0, 5000.0, 8.0)
     fifth = replace(alone, observed_ms=12.5, local_tokens_per_s=2000.0)  # a fifth of each second
     hardly = replace(alone, observed_ms=40.0, local_tokens_per_s=7500.0)
     found = undisturbed([alone, fifth, hardly], model, 1000.0)
@@ -122,8 +123,8 @@ def test_measurements_that_lie_close_together_say_little_of_what_is_far_from_the
     draw, found = random.Random(seed), []
     for _ in range(10):
         tokens, batch = draw.uniform(1400, 1900), draw.choice([2, 3])
-        found.append(EngineSample(WorkerRole.PREFILL, 0.12 * tokens * draw.lognormvariate(0, 0.25), tokens))
-        found.append(EngineSample(WorkerRole.DECODE, (5.5 + 0.3 * batch) * draw.lognormvariate(0, 0.25), None, batch))
+        found.append(EngineSample(Role.PREFILL, 0.12 * tokens * draw.lognormvariate(0, 0.25), tokens))
+        found.append(EngineSample(Role.DECODE, (5.5 + 0.3 * batch) * draw.lognormvariate(0, 0.25), None, batch))
     model = taught(found)
     assert model.prefill_ms(1650, 0) == pytest.approx(0.12 * 1650, rel=0.3), "where it was measured"
     assert model.decode_step_ms(2.5, 0) == pytest.approx(6.25, rel=0.3)
@@ -142,8 +143,8 @@ def test_a_table_is_corrected_by_the_measurements_that_are_kept_whichever_table_
         tokens, batch = 1000.0 + 100 * number, 1.0 + number
         learner = learner.observe(
             [
-                EngineSample(WorkerRole.PREFILL, 2.7 * TABLE.prefill_ms(tokens, 0), tokens),
-                EngineSample(WorkerRole.DECODE, 0.5 * TABLE.decode_step_ms(batch, 2000 * batch), 2000 * batch, batch),
+                EngineSample(Role.PREFILL, 2.7 * TABLE.prefill_ms(tokens, 0), tokens),
+                EngineSample(Role.DECODE, 0.5 * TABLE.decode_step_ms(batch, 2000 * batch), 2000 * batch, batch),
             ]
         )
     for table in (TABLE, LinearModel(10, 0.04, 0, 3, 0.005, 5e-6)):

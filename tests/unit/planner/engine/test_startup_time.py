@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.engine.startup_time import MOST_ENDED, Leads, start_of_model, with_pods_start
 from pointsman.planner.core.state import State
@@ -19,7 +20,6 @@ from pointsman.planner.core.types import (
     RoutingNumbers,
     Worker,
     WorkerCondition,
-    WorkerRole,
 )
 from pointsman.planner.memory import from_json, to_json
 from unit.planner.sizing.test_pool_targets import ENGINE, POLICY, TICK_S
@@ -30,7 +30,7 @@ Starts = Mapping[str, tuple[float, float]]
 
 def seen(starts: Starts, now_s: float, **other: object) -> Observation:
     workers = tuple(
-        Worker(name, WorkerRole.DECODE, WorkerCondition.ACTIVE if now_s >= ready_s else WorkerCondition.STARTING)
+        Worker(name, Role.DECODE, WorkerCondition.ACTIVE if now_s >= ready_s else WorkerCondition.STARTING)
         for name, (begins_s, ready_s) in starts.items()
         if begins_s <= now_s
     )
@@ -63,14 +63,14 @@ def test_workers_that_fail_to_start_do_not_make_every_later_one_believed_slow() 
 
 def test_a_late_worker_is_expected_one_start_later_and_not_at_any_moment() -> None:
     leads = after(starting((*LUCKY, 240.0)), 260.0, believed_s=120.0)  # 160 s old
-    assert leads.ready_in_s(WorkerRole.DECODE, 260.0, 120.0) == pytest.approx([80.0], abs=10.0)
+    assert leads.ready_in_s(Role.DECODE, 260.0, 120.0) == pytest.approx([80.0], abs=10.0)
 
 
 def test_a_late_worker_is_expected_when_late_ones_were_ready_before() -> None:
     """On a node without the image everything takes 300 s: once seen, that is what a late one is expected to take."""
     leads = after(starting((*LUCKY, 300.0)), 450.0, believed_s=120.0)
     leads = after(starting((*LUCKY, math.inf), begins_s=1000.0), 1180.0, 120.0, leads)
-    assert leads.ready_in_s(WorkerRole.DECODE, 1180.0, 120.0) == pytest.approx([120.0], abs=10.0)
+    assert leads.ready_in_s(Role.DECODE, 1180.0, 120.0) == pytest.approx([120.0], abs=10.0)
 
 
 @pytest.mark.parametrize("together", [1, 6])
@@ -105,7 +105,7 @@ def test_a_worker_that_never_starts_is_stuck_once_others_overtook_it_and_teaches
     assert not leads.stuck(100 + 2.4 * 120, 120.0)
     leads = after(starting((*LUCKY, math.inf)), 100 + 2.6 * 120, 120.0)
     assert leads.stuck(100 + 2.6 * 120, 120.0) == {"w100-6"}
-    assert leads.ready_in_s(WorkerRole.DECODE, 100 + 2.6 * 120, 120.0) == []
+    assert leads.ready_in_s(Role.DECODE, 100 + 2.6 * 120, 120.0) == []
     alone = after(starting((math.inf,)), 100 + 3.9 * 120, 120.0)
     assert not alone.stuck(100 + 3.9 * 120, 120.0)
     assert after(starting((math.inf,)), 2000, 120.0, alone).lead_s(120.0) <= 4 * 120
@@ -130,7 +130,7 @@ def test_a_worker_that_began_while_the_planner_was_away_is_not_stuck_at_first_si
     starts = {"w0": (0.0, 0.0), "w1": (3590.0, 3680.0)}
     leads = leads.observe(seen(starts, 3600.0), TICK_S, 90.0)
     assert not leads.stuck(3600.0, 90.0)
-    assert leads.ready_in_s(WorkerRole.DECODE, 3600.0, 90.0) == [pytest.approx(90.0, abs=TICK_S)]
+    assert leads.ready_in_s(Role.DECODE, 3600.0, 90.0) == [pytest.approx(90.0, abs=TICK_S)]
     leads = after(starts, 3700.0, 90.0, leads)
     assert leads.lead_s(90.0) == 90.0  # when it began nobody saw
 
@@ -190,7 +190,7 @@ class Service:
 
     def __init__(self, policy: Policy, never: Callable[[str], bool]) -> None:
         self.policy, self.never, self.state = policy, never, State()
-        self.since: dict[tuple[str, WorkerRole], float] = {(f"first-{role}", role): -math.inf for role in WorkerRole}
+        self.since: dict[tuple[str, Role], float] = {(f"first-{role}", role): -math.inf for role in LANGUAGE_ROLES}
         self.now_s, self.decisions = 0.0, list[Decision]()
 
     def serves(self, name: str, since_s: float) -> bool:
@@ -212,8 +212,8 @@ class Service:
             self.decisions.append(decision)
             if not decision.changes_layout:
                 continue
-            assert (decision.prefill, decision.decode) != tuple(observation.committed(role) for role in WorkerRole)
-            for role, count in ((WorkerRole.PREFILL, decision.prefill), (WorkerRole.DECODE, decision.decode)):
+            assert (decision.prefill, decision.decode) != tuple(observation.committed(role) for role in LANGUAGE_ROLES)
+            for role, count in ((Role.PREFILL, decision.prefill), (Role.DECODE, decision.decode)):
                 present = [key for key in self.since if key[1] is role]
                 for number in range(count - len(present)):
                     self.since[f"{role}-{self.now_s}-{number}", role] = self.now_s
@@ -221,7 +221,7 @@ class Service:
                 for key in present[: max(0, len(present) - count)]:
                     del self.since[key]
 
-    def serving(self, role: WorkerRole) -> int:
+    def serving(self, role: Role) -> int:
         return sum(r is role and self.serves(name, since) for (name, r), since in self.since.items())
 
     def waiting(self) -> int:
@@ -241,9 +241,9 @@ def test_workers_that_never_start_are_replaced_and_given_up_when_the_others_serv
     for each in (whole, service):
         each.run(3.0, 200.0)
         each.run(14.0, 700.0)
-    enough = whole.serving(WorkerRole.DECODE)
+    enough = whole.serving(Role.DECODE)
     assert enough > 2
-    assert service.serving(WorkerRole.DECODE) >= enough
+    assert service.serving(Role.DECODE) >= enough
     assert service.waiting() == 0
     words = [decision.message for decision in service.decisions if "do not start" in decision.message]
     assert "3 decode worker(s) that do not start: not counted" in words[0]
@@ -268,7 +268,7 @@ def test_workers_that_never_start_take_up_budget_and_bounds(policy: Policy) -> N
 
 def test_a_worker_that_never_starts_is_not_given_up_below_what_its_pool_must_have() -> None:
     service = Service(replace(POLICY, decode=Bounds(2, 15)), lambda name: name.startswith("broken"))
-    service.since["broken", WorkerRole.DECODE] = 0.0
+    service.since["broken", Role.DECODE] = 0.0
     service.run(1.0, 900.0)
     assert any("do not start" in decision.message for decision in service.decisions)
     assert all(decision.decode >= 2 for decision in service.decisions if decision.changes_layout)

@@ -2,20 +2,21 @@
 
 from dataclasses import replace
 
+from pointsman.api.protocol.names import Role
 from pointsman.planner.core.engine.switch_time import BELIEVED_S, SwitchLeads
-from pointsman.planner.core.types import Observation, RoutingNumbers, Worker, WorkerCondition, WorkerRole
+from pointsman.planner.core.types import Observation, RoutingNumbers, Worker, WorkerCondition
 
 TICK_S = 2.5
-P, D = WorkerRole.PREFILL, WorkerRole.DECODE
+P, D = Role.PREFILL, Role.DECODE
 SWITCHING, ACTIVE = WorkerCondition.SWITCHING, WorkerCondition.ACTIVE
 
 
-def look(leads: SwitchLeads, at_s: float, **workers: tuple[WorkerRole, WorkerCondition]) -> SwitchLeads:
+def look(leads: SwitchLeads, at_s: float, **workers: tuple[Role, WorkerCondition]) -> SwitchLeads:
     there = tuple(Worker(name, *said) for name, said in workers.items())
     return leads.observe(Observation(at_s, TICK_S, 0.0, there, RoutingNumbers(512, 32)))
 
 
-def switched(leads: SwitchLeads, ticks: int, since_s: float, ends_as: WorkerRole = P) -> SwitchLeads:
+def switched(leads: SwitchLeads, ticks: int, since_s: float, ends_as: Role = P) -> SwitchLeads:
     """One worker that was seen switching for so many looks."""
     leads = look(leads, since_s - TICK_S)
     for tick in range(ticks):

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
@@ -15,13 +17,11 @@ from pointsman.planner.core.types import (
     Bounds,
     Decision,
     Load,
-    Mode,
     Observation,
     Policy,
     Service,
     Worker,
     WorkerCondition,
-    WorkerRole,
 )
 from unit.planner.test_decide import LLAMA_8B_H100, LONG, SHORT, observed, workers
 
@@ -180,8 +180,8 @@ class Fleet:
     """Workers that do what is decided; whoever starts serves twelve looks later."""
 
     def __init__(self, prefill: int, decode: int) -> None:
-        self.serve = {WorkerRole.PREFILL: prefill, WorkerRole.DECODE: decode}
-        self.starts: list[tuple[WorkerRole, int]] = []
+        self.serve = {Role.PREFILL: prefill, Role.DECODE: decode}
+        self.starts: list[tuple[Role, int]] = []
         self.looks = 0
 
     def seen(self, at_s: float, load: Load, service: Service) -> Observation:
@@ -193,14 +193,14 @@ class Fleet:
         starting = tuple(
             Worker(f"s{look}-{n}", role, WorkerCondition.STARTING) for n, (role, look) in enumerate(self.starts)
         )
-        serving = workers(self.serve[WorkerRole.PREFILL], self.serve[WorkerRole.DECODE])
+        serving = workers(self.serve[Role.PREFILL], self.serve[Role.DECODE])
         return replace(observed(at_s, load, 1, 1), service=service, workers=(*serving, *starting))
 
     def follow(self, decision: Decision) -> None:
         for switch in decision.switches:
             self.serve[switch.source] -= switch.count
             self.serve[switch.target] += switch.count
-        for role, count in ((WorkerRole.PREFILL, decision.prefill), (WorkerRole.DECODE, decision.decode)):
+        for role, count in ((Role.PREFILL, decision.prefill), (Role.DECODE, decision.decode)):
             has = self.serve[role] + sum(r is role for r, _ in self.starts)
             self.starts += [(role, self.looks + 12)] * max(0, count - has)
             for _ in range(max(0, has - count)):

@@ -7,21 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.layout.choose import layout
 from pointsman.planner.core.sizing.pool_targets import Targets
 from pointsman.planner.core.state import State
-from pointsman.planner.core.types import (
-    Bounds,
-    Decision,
-    Layout,
-    Mode,
-    Observation,
-    Policy,
-    Reason,
-    Worker,
-    WorkerCondition,
-    WorkerRole,
-)
+from pointsman.planner.core.types import Bounds, Decision, Layout, Observation, Policy, Reason, Worker, WorkerCondition
 from pointsman.planner.core.workload.request_lengths import Lengths
 from unit.planner.sizing.test_operating_point import point
 from unit.planner.test_decide import LONG, POLICY, observed
@@ -69,11 +60,11 @@ def test_what_is_short_is_the_reason_while_more_is_started_for_it() -> None:
 
 def test_a_worker_that_is_lent_until_another_one_serves_has_no_start_in_its_place() -> None:
     """Two decode workers are enough when the second one has started, and one is not until then."""
-    starts = Worker("w9", WorkerRole.DECODE, WorkerCondition.STARTING)
+    starts = Worker("w9", Role.DECODE, WorkerCondition.STARTING)
     seen = observed(100.0, None, prefill=3, decode=1)
     seen = replace(seen, workers=(*seen.workers, starts))
     decision = looks(3, seen, EAGER, wanted((3, 2), (3, 2)))
-    assert [(s.target, s.count) for s in decision.switches] == [(WorkerRole.DECODE, 1)]
+    assert [(s.target, s.count) for s in decision.switches] == [(Role.DECODE, 1)]
     assert (decision.prefill, decision.decode) == (2, 3), "the other one gives it back"
     assert decision.reason is Reason.DECODE_SHORT
     assert decision.message.startswith("Switch roles from 3P2D to 2P3D: decode is short. ")
@@ -81,7 +72,7 @@ def test_a_worker_that_is_lent_until_another_one_serves_has_no_start_in_its_plac
 
 def test_a_switch_that_comes_before_starts_says_what_serves_and_takes_nobody_away() -> None:
     """Three prefill workers are needed now and one serves; of the five that decode three are not needed."""
-    starts = tuple(Worker(f"s{n}", WorkerRole.PREFILL, WorkerCondition.STARTING) for n in range(2))
+    starts = tuple(Worker(f"s{n}", Role.PREFILL, WorkerCondition.STARTING) for n in range(2))
     seen = observed(100.0, None, prefill=1, decode=5)
     seen = replace(seen, workers=(*seen.workers, *starts))
     decision = looks(1, seen, EAGER, wanted((3, 2), (2, 2)))
@@ -266,7 +257,7 @@ def cases(draw: st.DrawFn) -> tuple[Observation, Policy, Targets]:
     serving, starting, leaving = draw(counts), draw(st.integers(0, 3)), draw(st.integers(0, 2))
     least = draw(st.tuples(st.integers(0, 3), st.integers(0, 3)))
     more = tuple(
-        Worker(f"{condition}{n}", draw(st.sampled_from(WorkerRole)), condition)
+        Worker(f"{condition}{n}", draw(st.sampled_from(Role)), condition)
         for condition, number in ((WorkerCondition.STARTING, starting), (WorkerCondition.DRAINING, leaving))
         for n in range(number)
     )
@@ -298,7 +289,7 @@ def test_no_decision_is_above_the_budget_or_the_bounds_nor_takes_a_pool_below_it
     decision = looks(count, seen, policy, want)
     leaving = sum(worker.condition is WorkerCondition.DRAINING for worker in seen.workers)
     assert decision.prefill + decision.decode + leaving <= policy.max_gpus
-    for role, after in ((WorkerRole.PREFILL, decision.prefill), (WorkerRole.DECODE, decision.decode)):
+    for role, after in ((Role.PREFILL, decision.prefill), (Role.DECODE, decision.decode)):
         bounds, has = policy.bounds(role), seen.committed(role)
         assert after <= max(bounds.most, has)
         assert after >= min(max(1, bounds.least), has)
@@ -312,8 +303,8 @@ def test_nobody_is_started_while_what_is_spare_is_as_many_as_what_is_lacking(
     policy, state = replace(policy, min_gpus=0), KNOWN
     for _ in range(count):
         state, decision = layout(state, seen, policy, seen.at_s, want, point())
-    now = seen.committed(WorkerRole.PREFILL), seen.committed(WorkerRole.DECODE)
-    moved = sum(s.count if s.target is WorkerRole.PREFILL else -s.count for s in decision.switches)
+    now = seen.committed(Role.PREFILL), seen.committed(Role.DECODE)
+    moved = sum(s.count if s.target is Role.PREFILL else -s.count for s in decision.switches)
     least = most = moved  # switches that are made, or are to come
     if state.wanting is not None and not moved:
         least, most = sorted((0, state.wanting[0] - now[0]))
@@ -321,7 +312,7 @@ def test_nobody_is_started_while_what_is_spare_is_as_many_as_what_is_lacking(
     started = []
     for way in ways:
         lacks = spare = 0
-        for role, has, needed, grow in zip(WorkerRole, way, want.at_least, want.grow, strict=True):
+        for role, has, needed, grow in zip(Role, way, want.at_least, want.grow, strict=True):
             lacks += max(0, min(grow, policy.bounds(role).most) - has)
             spare += max(0, has - max(needed, policy.bounds(role).least, 1))
         started.append(max(0, lacks - spare) if policy.switchable else lacks)
@@ -332,7 +323,5 @@ def test_nobody_is_started_while_what_is_spare_is_as_many_as_what_is_lacking(
 def test_nobody_who_is_needed_or_kept_goes_but_for_a_switch(case: tuple[Observation, Policy, Targets]) -> None:
     seen, policy, want = case
     decision = looks(1, seen, replace(policy, role_switch=False), want)
-    for role, wants, after in zip(
-        WorkerRole, (want.prefill, want.decode), (decision.prefill, decision.decode), strict=True
-    ):
+    for role, wants, after in zip(Role, (want.prefill, want.decode), (decision.prefill, decision.decode), strict=True):
         assert after >= min(seen.committed(role), wants)

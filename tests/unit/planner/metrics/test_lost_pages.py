@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pointsman.api.protocol import metrics as named
+from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.metrics.observe import LONG_UNREAD_S, Reading, Seen, counted_once, observation
 from pointsman.planner.core.metrics.scrape_pair import Labels, Page
@@ -19,7 +21,6 @@ from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
     Bounds,
     Decision,
-    Mode,
     Objectives,
     Observation,
     Policy,
@@ -27,7 +28,6 @@ from pointsman.planner.core.types import (
     RoutingNumbers,
     Worker,
     WorkerCondition,
-    WorkerRole,
 )
 from unit.planner.test_decide import LLAMA_8B_H100
 
@@ -84,7 +84,7 @@ class Fleet:
         }
         workers = [
             Seen(
-                Worker(name, WorkerRole.PREFILL if name[0] == "p" else WorkerRole.DECODE, WorkerCondition.ACTIVE),
+                Worker(name, Role.PREFILL if name[0] == "p" else Role.DECODE, WorkerCondition.ACTIVE),
                 readings[name],
                 name in self.lost,
                 self.at_s - self.read_s[name],

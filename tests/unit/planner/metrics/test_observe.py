@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 from pointsman.api.protocol import metrics as named
 from pointsman.api.protocol.metrics import TpotVerdict, TtftVerdict
+from pointsman.api.protocol.names import Role
 from pointsman.api.protocol.prefill import PrefillOutcome
 from pointsman.gateway.metrics import GatewayMetrics, ImagePath
 from pointsman.planner.core.metrics.exposition import parse
@@ -24,7 +25,6 @@ from pointsman.planner.core.types import (
     Uncached,
     Worker,
     WorkerCondition,
-    WorkerRole,
 )
 from pointsman.planner.core.workload.prefix_cache_hits import NOTHING_CACHED
 from pointsman.serving.local_remote import PrefillReason
@@ -74,7 +74,7 @@ class Gateway:
         return {name: samples for name, samples in self.page().items() if name not in {each.name for each in added}}
 
 
-def worker(name: str = "w0", role: WorkerRole = WorkerRole.DECODE) -> Worker:
+def worker(name: str = "w0", role: Role = Role.DECODE) -> Worker:
     return Worker(name, role, WorkerCondition.ACTIVE)
 
 
@@ -258,7 +258,7 @@ def test_first_tokens_are_counted_by_engines_whether_clients_stream_or_not() -> 
         return {"vllm:num_requests_running": {(): 4.0}, "vllm:time_to_first_token_seconds_count": {(): first_tokens}}
 
     workers = [Seen(worker(name), Reading(page(5.0), page(15.0), 5.0)) for name in ("d", "e")]
-    workers.append(Seen(worker("p", WorkerRole.PREFILL), Reading(page(0.0), page(99.0), 5.0)))
+    workers.append(Seen(worker("p", Role.PREFILL), Reading(page(0.0), page(99.0), 5.0)))
     load = seen([Reading(before, gateway.page(), 5.0)], workers).load
     assert load is not None
     assert load.started_per_s == pytest.approx(4.0)
@@ -371,15 +371,15 @@ def test_engine_measurements_are_read_from_real_vllm_pages() -> None:
     found = seen(
         [Reading(page, page, 5.0)],
         [
-            Seen(worker("p", WorkerRole.PREFILL), Reading({}, prefill, 5.0)),
+            Seen(worker("p", Role.PREFILL), Reading({}, prefill, 5.0)),
             Seen(worker("d"), Reading({}, decode, 5.0)),
         ],
     )
     by_role = {sample.role: sample for sample in found.samples}
-    assert (by_role[WorkerRole.PREFILL].tokens or 0) > 100
-    assert 0 < by_role[WorkerRole.PREFILL].observed_ms < 60_000
-    assert 0 < by_role[WorkerRole.DECODE].observed_ms < 10_000
-    assert by_role[WorkerRole.DECODE].batch == pytest.approx(2149 / 534), "tokens of all its steps, none runs any more"
+    assert (by_role[Role.PREFILL].tokens or 0) > 100
+    assert 0 < by_role[Role.PREFILL].observed_ms < 60_000
+    assert 0 < by_role[Role.DECODE].observed_ms < 10_000
+    assert by_role[Role.DECODE].batch == pytest.approx(2149 / 534), "tokens of all its steps, none runs any more"
     assert found.kv_capacity_tokens is not None
     assert found.kv_capacity_tokens > 0
 
@@ -412,7 +412,7 @@ def test_prompts_that_were_prefilled_together_count_as_one_after_the_other() -> 
     took_s = sum(prefill["vllm:request_prefill_time_seconds_sum"].values())
 
     def sample_ms(seconds: float) -> float:
-        workers = [Seen(worker("p", WorkerRole.PREFILL), Reading({}, prefill, seconds))]
+        workers = [Seen(worker("p", Role.PREFILL), Reading({}, prefill, seconds))]
         return seen([Reading({}, Gateway().page(), seconds)], workers).samples[0].observed_ms
 
     idle = sample_ms(10 * took_s)
@@ -435,7 +435,7 @@ def test_a_measured_prefill_is_a_pass_with_all_its_prompts_where_the_worker_tell
     }
 
     def measured(page: Page) -> EngineSample:
-        workers = [Seen(worker("p", WorkerRole.PREFILL), Reading({}, page, 10 * took_s))]
+        workers = [Seen(worker("p", Role.PREFILL), Reading({}, page, 10 * took_s))]
         return seen([Reading({}, Gateway().page(), 10 * took_s)], workers).samples[0]
 
     sample = measured(told)
@@ -460,10 +460,10 @@ def test_a_prompt_whose_kv_was_pulled_teaches_nothing_about_prefill() -> None:
     pulled = "vllm:prompt_tokens_by_source_total"
     assert any(("source", "external_kv_transfer") in labels and n > 0 for labels, n in page[pulled].items())
     workers = [Seen(worker("d"), Reading({}, page, 5.0))]
-    assert WorkerRole.PREFILL not in {s.role for s in seen([Reading({}, Gateway().page(), 5.0)], workers).samples}
+    assert Role.PREFILL not in {s.role for s in seen([Reading({}, Gateway().page(), 5.0)], workers).samples}
     local = {**page, pulled: dict.fromkeys(page[pulled], 0.0)}
     workers = [Seen(worker("d"), Reading({}, local, 5.0))]
-    assert WorkerRole.PREFILL in {s.role for s in seen([Reading({}, Gateway().page(), 5.0)], workers).samples}
+    assert Role.PREFILL in {s.role for s in seen([Reading({}, Gateway().page(), 5.0)], workers).samples}
 
 
 def test_a_request_waits_for_prefill_in_the_queue_or_in_the_engine_of_a_prefill_worker() -> None:
@@ -471,14 +471,14 @@ def test_a_request_waits_for_prefill_in_the_queue_or_in_the_engine_of_a_prefill_
         return {named.WORKER_QUEUE_DEPTH.name: {(): queued}, "vllm:num_requests_waiting": {(): waiting}}
 
     workers = [
-        Seen(worker("p", WorkerRole.PREFILL), Reading({}, page(2, 5), 5.0)),
+        Seen(worker("p", Role.PREFILL), Reading({}, page(2, 5), 5.0)),
         Seen(worker("d"), Reading({}, page(2, 3), 5.0)),  # these wait for decode
     ]
     gateway = [Reading({}, Gateway().page(), 5.0)]
     service = seen(gateway, workers).service
     assert service is not None
     assert service.prefill_queue_depth == 7
-    unknown = seen(gateway, [Seen(worker("p", WorkerRole.PREFILL), None)]).service
+    unknown = seen(gateway, [Seen(worker("p", Role.PREFILL), None)]).service
     assert unknown is not None
     assert unknown.prefill_queue_depth is None
 
@@ -525,7 +525,7 @@ def test_decode_workers_say_what_they_lack_of_prompts_and_prefill_workers_what_t
     computed.observe(2500)
     page = dict(parse(generate_latest(other).decode()))
     page |= {"vllm:prefix_cache_queries_total": {(): 3000.0}, "vllm:prefix_cache_hits_total": {(): 500.0}}
-    workers = [Seen(worker("d"), decode), Seen(worker("p", WorkerRole.PREFILL), Reading({}, page, 5.0))]
+    workers = [Seen(worker("d"), decode), Seen(worker("p", Role.PREFILL), Reading({}, page, 5.0))]
     found = seen([Reading({}, Gateway().page(), 5.0)], workers).load
     assert found is not None
     assert found.uncached is not None
@@ -586,7 +586,7 @@ def one_that_computes(prompts: int, asked: float, had: float, says: bool) -> See
     page = dict(parse(generate_latest(registry).decode()))
     if says:
         page |= {"vllm:prefix_cache_queries_total": {(): asked}, "vllm:prefix_cache_hits_total": {(): had}}
-    return Seen(worker(f"p-{prompts}", WorkerRole.PREFILL), Reading({}, page, 5.0))
+    return Seen(worker(f"p-{prompts}", Role.PREFILL), Reading({}, page, 5.0))
 
 
 def computed_of_thousand(workers: list[Seen]) -> float:
@@ -642,7 +642,7 @@ def test_prefill_workers_say_how_much_of_the_prompts_was_cached() -> None:
     before = gateway.page()
     gateway.request(0.1, 0.02, 400, 10)
     workers = [
-        Seen(worker("p", WorkerRole.PREFILL), Reading({}, page, 5.0)),
+        Seen(worker("p", Role.PREFILL), Reading({}, page, 5.0)),
         Seen(worker("d"), Reading({}, {**page, "vllm:prefix_cache_hits_total": {(): 4000.0}}, 5.0)),  # pulled before
     ]
     load = seen([Reading(before, gateway.page(), 5.0)], workers).load

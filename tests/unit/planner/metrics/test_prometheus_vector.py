@@ -10,6 +10,7 @@ from urllib.parse import quote_plus
 import pytest
 
 from pointsman.api.protocol import metrics as named
+from pointsman.api.protocol.names import Role
 from pointsman.planner.core.metrics import scrape_pair
 from pointsman.planner.core.metrics.exposition import PageParser
 from pointsman.planner.core.metrics.observe import FAMILIES, Reading, Seen, observation
@@ -25,7 +26,7 @@ from pointsman.planner.core.metrics.prometheus_vector import (
     times_query,
 )
 from pointsman.planner.core.metrics.scrape_pair import Labels, Page
-from pointsman.planner.core.types import Objectives, Observation, RoutingNumbers, Worker, WorkerCondition, WorkerRole
+from pointsman.planner.core.types import Objectives, Observation, RoutingNumbers, Worker, WorkerCondition
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 TARGET = ("a", "pods", "a:8000")
@@ -115,7 +116,7 @@ def test_queries_name_pods_and_families_exactly() -> None:
 
 
 def test_an_observation_by_way_of_prometheus_is_that_of_a_direct_scrape() -> None:
-    worker = Worker("w", WorkerRole.DECODE, WorkerCondition.ACTIVE)
+    worker = Worker("w", Role.DECODE, WorkerCondition.ACTIVE)
     shown: Page = {
         **PageParser(FAMILIES).parse((CAPTURES / "vllm_metrics_decode.txt").read_text()),
         named.WORKER_MAX_SEQUENCES.name: {(): 8.0},

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
     Bounds,
     EngineSample,
     Load,
-    Mode,
     Observation,
     Policy,
     RoutingNumbers,
     Service,
     Uncached,
-    WorkerRole,
 )
 from unit.planner.test_decide import LLAMA_8B_H100, LONG, SHORT, workers
 
@@ -67,12 +67,12 @@ def known(at_s: float, name: str, layout: tuple[int, int]) -> Observation:
     )  # fmt: skip
     each = round(decoding / decode)
     seen = tuple(
-        replace(w, in_flight=each if w.role is WorkerRole.DECODE else 1, queued=0, kv_usage=0.3, role_since_s=0.0)
+        replace(w, in_flight=each if w.role is Role.DECODE else 1, queued=0, kv_usage=0.3, role_since_s=0.0)
         for w in workers(prefill, decode)
     )
     samples = (
-        EngineSample(WorkerRole.PREFILL, LLAMA_8B_H100.prefill_ms(lacks, 0.2 * prompt), lacks),
-        EngineSample(WorkerRole.DECODE, step_ms, each * (prompt + answers / 2), max(1.0, each)),
+        EngineSample(Role.PREFILL, LLAMA_8B_H100.prefill_ms(lacks, 0.2 * prompt), lacks),
+        EngineSample(Role.DECODE, step_ms, each * (prompt + answers / 2), max(1.0, each)),
     )
     return Observation(
         at_s=at_s, window_s=2.5, age_s=1.0, workers=seen, routing=RoutingNumbers(512, 32), load=full,

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.routing.publication import PUBLISH_EVERY_S, Publication, changes, is_due
-from pointsman.planner.core.types import Decision, Mode, Objectives, Policy, Reason, RoutingNumbers, Service
+from pointsman.planner.core.types import Decision, Objectives, Policy, Reason, RoutingNumbers, Service
 from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
 from unit.planner.test_decide import observed
 

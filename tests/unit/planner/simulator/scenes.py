@@ -6,18 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from pointsman.api.protocol.names import LANGUAGE_ROLES
 from pointsman.planner.core.engine.performance_model import LinearModel, PerformanceModel
-from pointsman.planner.core.types import (
-    Bounds,
-    Decision,
-    NextTick,
-    Objectives,
-    Observation,
-    Policy,
-    Reason,
-    Switch,
-    WorkerRole,
-)
+from pointsman.planner.core.types import Bounds, Decision, NextTick, Objectives, Observation, Policy, Reason, Switch
 from pointsman.planner.simulator.types import Engine, Planner, Trace
 
 MODEL = LinearModel(
@@ -58,7 +49,7 @@ def conversations(
 
 def stay(observation: Observation) -> Decision:
     """Change nothing."""
-    prefill, decode = (observation.committed(role) for role in WorkerRole)
+    prefill, decode = (observation.committed(role) for role in LANGUAGE_ROLES)
     return Decision(Reason.STEADY, "", prefill, decode, observation.routing)
 
 

@@ -9,11 +9,12 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from pointsman.api.protocol import metrics as named
+from pointsman.api.protocol.names import Role
 from pointsman.gateway.metrics import GatewayMetrics
 from pointsman.planner.core.metrics.exposition import parse
 from pointsman.planner.core.metrics.observe import FAMILIES
 from pointsman.planner.core.metrics.scrape_pair import Page
-from pointsman.planner.core.types import Objectives, Observation, RoutingNumbers, WorkerRole
+from pointsman.planner.core.types import Objectives, Observation, RoutingNumbers
 from pointsman.planner.simulator.baselines.pointsman import ours
 from pointsman.planner.simulator.pages import GatewayPage, WorkerGauges, WorkerPage, as_text
 from pointsman.planner.simulator.simulate import simulate
@@ -147,7 +148,7 @@ def test_a_worker_whose_page_is_lost_is_unreachable_and_its_next_page_tells_of_b
     seen, _ = looks(Simulation(ENGINE, 3, 3, faults=Faults(metric_dropout_share=0.2), seed=3))
     lost = [any(w.condition == "Unreachable" for w in look.workers) for look in seen]
     assert 0.3 < float(np.mean(lost)) < 0.95
-    prefill = [s for look in seen for s in look.samples if s.role is WorkerRole.PREFILL]
+    prefill = [s for look in seen for s in look.samples if s.role is Role.PREFILL]
     assert prefill
     assert mean(seen, "arrivals_per_s") == pytest.approx(8.0, rel=0.15)
 

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from pointsman.planner.core.types import Bounds, Decision, Mode, NextTick, Objectives, Observation, Policy, WorkerRole
+from pointsman.api.protocol.names import LANGUAGE_ROLES
+from pointsman.api.v1alpha1.plannerpolicy import Mode
+from pointsman.planner.core.types import Bounds, Decision, NextTick, Objectives, Observation, Policy
 from pointsman.planner.replay.generators import generate, named_shape
 from pointsman.planner.shipped_engines import shipped_engine
 from pointsman.planner.simulator.baselines.pointsman import ours
@@ -34,7 +36,7 @@ def shadow(promises: list[Promise]) -> Planner:
         if seen.load is not None and "attainmentIfExecuted" in said:
             requests = seen.load.arrivals_per_s * seen.window_s
             promises.append((now_s, said["gpusIfExecuted"], said["attainmentIfExecuted"], requests))
-        prefill, decode = (seen.committed(role) for role in WorkerRole)
+        prefill, decode = (seen.committed(role) for role in LANGUAGE_ROLES)
         stays = replace(
             decision, prefill=prefill, decode=decode, routing=seen.routing, switches=(), changes_layout=False,
             routing_reason=None,

@@ -8,16 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pointsman.planner.core.types import (
-    Bounds,
-    Decision,
-    Observation,
-    Reason,
-    RoutingNumbers,
-    Switch,
-    WorkerCondition,
-    WorkerRole,
-)
+from pointsman.api.protocol.names import Role
+from pointsman.planner.core.types import Bounds, Decision, Observation, Reason, RoutingNumbers, Switch, WorkerCondition
 from pointsman.planner.performance_tables import performance_table, table_names
 from pointsman.planner.policies import planner_policy
 from pointsman.planner.replay.generators import generate, named_shape
@@ -40,7 +32,7 @@ from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
 from unit.planner.simulator.scenes import ENGINE, POLICY, conversations, poisson, scripted, static, stay, to
 
 EXAMPLES = Path(__file__).parents[4] / "examples" / "policies"
-TO_PREFILL = Switch(WorkerRole.DECODE, WorkerRole.PREFILL, 1)
+TO_PREFILL = Switch(Role.DECODE, Role.PREFILL, 1)
 ALL_LOCAL = RoutingNumbers(1_000_000, 8)
 
 
@@ -81,7 +73,7 @@ def test_every_request_ends_exactly_once_whatever_fails(seed: int) -> None:
     )
     acts = {
         10.0: to(4, 2, TO_PREFILL),
-        30.0: to(2, 4, Switch(WorkerRole.PREFILL, WorkerRole.DECODE, 2)),
+        30.0: to(2, 4, Switch(Role.PREFILL, Role.DECODE, 2)),
         50.0: to(5, 5),
         80.0: to(2, 3),
         90.0: to(3, 3),
@@ -99,7 +91,7 @@ def test_a_switch_drains_then_flips_and_loses_nothing() -> None:
     simulation = Simulation(ENGINE, 1, 3, leads=Leads(flip_s=4, verify_s=2, reaction_s=0.5))
     result = simulate(trace, simulation, POLICY, scripted({50.0: to(2, 2, TO_PREFILL)}))
     (switch,) = result.transitions
-    assert (switch.kind, switch.role, switch.succeeded) == ("switch", WorkerRole.PREFILL, True)
+    assert (switch.kind, switch.role, switch.succeeded) == ("switch", Role.PREFILL, True)
     # Drained when its last stream ended: at most as long as a stream takes here, and then flip and verify.
     assert 6.0 <= switch.ended_s - switch.began_s <= 6.0 + 3.0
     assert (result.outcome == Outcome.COMPLETED).all()
@@ -325,9 +317,9 @@ def test_the_planner_sees_what_the_live_shell_would_show_it() -> None:
     assert share == 1.0
     assert middle.load.output_tokens == 100
     assert middle.service.ttft_attainment == 1.0
-    decode = [s for s in middle.samples if s.role is WorkerRole.DECODE]
+    decode = [s for s in middle.samples if s.role is Role.DECODE]
     assert decode and all(6 < s.observed_ms < 20 for s in decode)
-    prefill = [s for s in middle.samples if s.role is WorkerRole.PREFILL]
+    prefill = [s for s in middle.samples if s.role is Role.PREFILL]
     # One prompt takes 5 + 3000 · 0.02 + 1e-6 · 3000²/2 ms, and two of one batch a little less each.
     assert prefill and all(s.tokens == 3000 and 60 <= s.observed_ms <= 2 * 69.6 for s in prefill)
     assert [w.condition for w in middle.workers] == [WorkerCondition.ACTIVE] * 4
@@ -356,7 +348,7 @@ def test_late_metrics_are_old_but_roles_are_not() -> None:
     assert seen[0].load is None
     assert {o.age_s for o in seen[4:]} == {7.5}
     after = next(o for o in seen if o.at_s >= 35)
-    assert after.active(WorkerRole.PREFILL) == 2
+    assert after.active(Role.PREFILL) == 2
 
 
 def test_an_unread_worker_is_unreachable_and_as_it_was_last_seen() -> None:

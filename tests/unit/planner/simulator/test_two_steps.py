@@ -4,7 +4,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from pointsman.planner.core.types import Bounds, Objectives, Policy, Reason, WorkerRole
+from pointsman.api.protocol.names import Role
+from pointsman.planner.core.types import Bounds, Objectives, Policy, Reason
 from pointsman.planner.shipped_engines import shipped_engine
 from pointsman.planner.simulator.baselines.pointsman import ours
 from pointsman.planner.simulator.simulate import simulate
@@ -51,7 +52,7 @@ def test_a_worker_is_lent_while_another_starts_and_given_back_when_it_serves() -
             break
     assert found is not None, "no seed of these"
     start, there, back = found
-    assert (start.role, there.role, back.role) == (WorkerRole.PREFILL, WorkerRole.PREFILL, WorkerRole.DECODE)
+    assert (start.role, there.role, back.role) == (Role.PREFILL, Role.PREFILL, Role.DECODE)
     assert start.ended_s - start.began_s > 100
     assert there.ended_s - there.began_s < 10
     decided = {
@@ -60,8 +61,8 @@ def test_a_worker_is_lent_while_another_starts_and_given_back_when_it_serves() -
         if there.began_s - POLICY.interval_s <= record.at_s <= back.began_s
         for switch in record.decision.switches
     }
-    assert decided[WorkerRole.PREFILL].reason is Reason.PREFILL_SHORT
-    assert decided[WorkerRole.DECODE].reason is Reason.DECODE_SHORT
-    stayed = next(a for a in decided[WorkerRole.PREFILL].alternatives if a.action == "stay")
+    assert decided[Role.PREFILL].reason is Reason.PREFILL_SHORT
+    assert decided[Role.DECODE].reason is Reason.DECODE_SHORT
+    stayed = next(a for a in decided[Role.PREFILL].alternatives if a.action == "stay")
     assert stayed.lead_s > 10, "the worker that starts was not there yet"
     assert result.attainment > 0.9

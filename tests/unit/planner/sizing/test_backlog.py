@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
+from pointsman.api.protocol.names import Role
 from pointsman.planner.core.sizing.backlog import most_queued, prefill_wait_ms, waiting
-from pointsman.planner.core.types import Observation, RoutingNumbers, Service, WorkerRole
+from pointsman.planner.core.types import Observation, RoutingNumbers, Service
 from pointsman.serving.flow_control import FlowBounds
 from unit.planner.sizing.test_operating_point import point
 from unit.planner.test_decide import observed
@@ -13,7 +14,7 @@ AT = replace(point(), batch=10.0)
 
 def seen(prefill: list[int | None], decode: list[int | None], queue: float | None = 0.0) -> Observation:
     found = observed(0, None, len(prefill), len(decode), service=Service(prefill_queue_depth=queue))
-    counts = {WorkerRole.PREFILL: iter(prefill), WorkerRole.DECODE: iter(decode)}
+    counts = {Role.PREFILL: iter(prefill), Role.DECODE: iter(decode)}
     workers = tuple(replace(w, in_flight=next(counts[w.role])) for w in found.workers)
     return replace(found, workers=workers)
 
@@ -32,7 +33,7 @@ def test_an_unread_prefill_worker_is_not_empty() -> None:
 def test_what_waits_in_the_engine_of_a_prefill_worker_is_counted_once() -> None:
     """Nine wait there, of ten in flight; 25 are with two decode workers, five of which are a good batch for each."""
     found = seen([10], [13, 12], queue=9.0)
-    workers = tuple(replace(w, queued=9) if w.role is WorkerRole.PREFILL else w for w in found.workers)
+    workers = tuple(replace(w, queued=9) if w.role is Role.PREFILL else w for w in found.workers)
     assert waiting(replace(found, workers=workers), replace(AT, batch=5.0)) == 9 + (25 - 10 - 10)
 
 

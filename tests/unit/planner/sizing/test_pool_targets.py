@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from pointsman.api.protocol.names import Role
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.engine.learned_model import LearnedModel
 from pointsman.planner.core.state import State
@@ -19,7 +20,6 @@ from pointsman.planner.core.types import (
     RoutingNumbers,
     Worker,
     WorkerCondition,
-    WorkerRole,
 )
 
 ENGINE = LearnedModel((16.5, 0.0152, 4.2e-7), (5.74, 0.0, 2.06e-4, -3.75e-10))
@@ -35,7 +35,7 @@ class Ran:
     """Layouts tick by tick, and the changes of the number of workers of each role: (second, role, by how many)."""
 
     layouts: list[tuple[int, int]]
-    changes: list[tuple[float, WorkerRole, int]]
+    changes: list[tuple[float, Role, int]]
     state: State
 
     def reversals(self, within_s: float) -> int:
@@ -57,7 +57,7 @@ def run(
 ) -> Ran:
     """Poisson arrivals of 4000+250 tokens; nothing queues, workers serve ``start_s`` after they were wanted."""
     draw, ran = random.Random(17), Ran([], [], State())
-    born = {(role, -n): -math.inf for role, count in zip(WorkerRole, begins, strict=True) for n in range(count)}
+    born = {(role, -n): -math.inf for role, count in zip(Role, begins, strict=True) for n in range(count)}
     serial = 0
     for tick in range(1, int(seconds / TICK_S)):
         now_s = tick * TICK_S
@@ -77,7 +77,7 @@ def run(
             kv_capacity_tokens=262_144.0, max_sequences=64.0,
         )  # fmt: skip
         ran.state, decision, _ = decide(ran.state, seen, policy, now_s, ENGINE)
-        for role, count in ((WorkerRole.PREFILL, decision.prefill), (WorkerRole.DECODE, decision.decode)):
+        for role, count in ((Role.PREFILL, decision.prefill), (Role.DECODE, decision.decode)):
             present = [key for key in born if key[0] is role]
             if count != len(present):
                 ran.changes.append((now_s, role, count - len(present)))

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from pointsman.api.protocol.names import Role
 from pointsman.planner.core.engine.performance_model import Correction
 from pointsman.planner.core.sizing.operating_point import OperatingPoint, operating_point
 from pointsman.planner.core.state import State, learn
-from pointsman.planner.core.types import EngineSample, Load, Objectives, Policy, Uncached, WorkerRole
+from pointsman.planner.core.types import EngineSample, Load, Objectives, Policy, Uncached
 from pointsman.planner.core.workload.prefix_cache_hits import NOTHING_CACHED, Prefixes
 from pointsman.planner.core.workload.request_lengths import Lengths
 from unit.planner.test_decide import LLAMA_8B_H100, observed
@@ -61,7 +62,7 @@ def test_a_measured_prefill_is_held_against_what_its_prompt_and_what_was_cached_
     assert took_ms > 1.01 * LLAMA_8B_H100.prefill_ms(3200, 0), "else this shows nothing"
     state = State()
     for tick in range(10):
-        samples = (EngineSample(WorkerRole.PREFILL, took_ms, 3200.0),)
+        samples = (EngineSample(Role.PREFILL, took_ms, 3200.0),)
         seen = replace(observed(5.0 * tick, LOAD), load=LOAD, samples=samples)
         state = learn(state, seen, LOAD, Policy(), LLAMA_8B_H100)
     assert state.prefill_correction == Correction()

@@ -8,6 +8,8 @@ objectives back.
 import math
 from dataclasses import replace
 
+from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
+from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.encode.decision import shared, unplanned, with_encode
 from pointsman.planner.core.encode.target import EncodeTarget, target
 from pointsman.planner.core.engine.performance_model import PerformanceModel
@@ -35,7 +37,6 @@ from pointsman.planner.core.state import State, horizon_s, learn, model_of, seas
 from pointsman.planner.core.types import (
     Decision,
     Load,
-    Mode,
     NextTick,
     Observation,
     Policy,
@@ -43,7 +44,6 @@ from pointsman.planner.core.types import (
     RoutingNumbers,
     Service,
     WorkerCondition,
-    WorkerRole,
 )
 from pointsman.planner.core.virtual_fleet import VirtualFleet
 from pointsman.serving.flow_control import NOTHING_HELD
@@ -188,7 +188,7 @@ def _targets(
 ) -> tuple[State, Targets]:
     now_s = observation.at_s
     pools = {}
-    for role in WorkerRole:
+    for role in LANGUAGE_ROLES:
         of_role = [w.condition for w in observation.workers if w.role is role]
         switching = of_role.count(WorkerCondition.SWITCHING)
         starting = state.leads.ready_in_s(role, now_s, policy.start_s)
@@ -200,8 +200,8 @@ def _targets(
         point=point,
         attainment=_goal(policy, point),
         forecaster=state.forecaster,
-        prefill=pools[WorkerRole.PREFILL],
-        decode=pools[WorkerRole.DECODE],
+        prefill=pools[Role.PREFILL],
+        decode=pools[Role.DECODE],
         waiting=waiting(observation, point) + held(observation),
         holds_back=observation.routing.flow != NOTHING_HELD,
         most_queued=most_queued(observation),
@@ -241,7 +241,7 @@ def _imagined(
     _, routing = threshold(Rest(), seen, policy, point, rate_per_s, deviations(_goal(policy, point)), None)
     point = point.at_threshold(routing.max_local_prefill_tokens)
     fleet = fleet.with_queue(point, load.arrivals_per_s, observation.window_s, now_s)
-    usual = QUEUED_PER_WORKER * sum(fleet.serving(role, now_s) for role in WorkerRole)
+    usual = QUEUED_PER_WORKER * sum(fleet.serving(role, now_s) for role in LANGUAGE_ROLES)
     seen = replace(seen, service=Service(held=usual + fleet.backlog))
     imagined = replace(
         state, memory=fleet.memory, history=fleet.history, wanting=fleet.wanting, wanting_ticks=fleet.wanting_ticks,
@@ -255,7 +255,7 @@ def _imagined(
         fleet, memory=imagined.memory, history=imagined.history, wanting=imagined.wanting,
         wanting_ticks=imagined.wanting_ticks,
     )  # fmt: skip
-    prefill, decode = (fleet.serving(role, now_s) for role in WorkerRole)
+    prefill, decode = (fleet.serving(role, now_s) for role in LANGUAGE_ROLES)
     scv, holds_back = state.forecaster.dispersion, policy.flow_control
     kept = point.attainment(rate_per_s, scv, prefill, decode, holds_back=holds_back) if prefill and decode else 0.0
     return replace(state, virtual=fleet), kept
@@ -271,7 +271,7 @@ def _scored(
     if_executed: float | None,
 ) -> Score:
     """What is predicted for the workers that serve, beside what clients got; and ``if_executed``."""
-    service, serving = observation.service, [observation.serving(role) for role in WorkerRole]
+    service, serving = observation.service, [observation.serving(role) for role in LANGUAGE_ROLES]
     if service is None or service.attainment is None or min(serving) < 1:
         return state.score
     scv, holds_back = state.forecaster.dispersion, observation.routing.flow != NOTHING_HELD
@@ -287,8 +287,8 @@ def _stay(observation: Observation, reason: Reason, message: str) -> Decision:
     return Decision(
         reason,
         message,
-        observation.committed(WorkerRole.PREFILL),
-        observation.committed(WorkerRole.DECODE),
+        observation.committed(Role.PREFILL),
+        observation.committed(Role.DECODE),
         observation.routing,
     )
 

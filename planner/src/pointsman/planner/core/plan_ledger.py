@@ -9,7 +9,7 @@ from pointsman.api.protocol.names import API_VERSION, LANGUAGE_ROLES, SERVICE_LA
 from pointsman.api.v1alpha1.plan import MAX_ALTERNATIVES, MAX_INPUTS, Plan, PlanPhase
 from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicySpec
 from pointsman.planner.core.elastic.types import GroupDecision
-from pointsman.planner.core.types import Alternative, Decision, WorkerRole
+from pointsman.planner.core.types import Alternative, Decision
 
 BEGIN_WITHIN: Final = timedelta(seconds=60)  # of a plan that needs nobody: older news is not acted on
 RETRY_S: Final = 30.0  # after a plan that ended without its layout; doubled each time …
@@ -142,7 +142,7 @@ def needs_approval(decision: AnyDecision, policy: PlannerPolicySpec, now: tuple[
         return False
     actions, more = policy.actions, [after - before for after, before in zip(decision.target, now, strict=True)]
     for switch in decision.switches:  # what is left is started or removed, also one in the place of another
-        moved = switch.count if switch.target is WorkerRole.PREFILL else -switch.count
+        moved = switch.count if switch.target is Role.PREFILL else -switch.count
         more[0], more[1] = more[0] - moved, more[1] + moved
     return (
         policy.mode is Mode.APPROVE

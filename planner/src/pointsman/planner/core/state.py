@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from pointsman.api.protocol.names import Role
 from pointsman.planner.core import switch_guards
 from pointsman.planner.core.encode.target import EncodeMemory
 from pointsman.planner.core.engine.kv_transfer_time import Transfers
@@ -13,7 +14,7 @@ from pointsman.planner.core.engine.switch_time import SwitchLeads
 from pointsman.planner.core.hysteresis import Rest
 from pointsman.planner.core.prediction_score import Score
 from pointsman.planner.core.sizing.pool_targets import Memory
-from pointsman.planner.core.types import Layout, Load, Observation, Policy, WorkerRole
+from pointsman.planner.core.types import Layout, Load, Observation, Policy
 from pointsman.planner.core.virtual_fleet import VirtualFleet
 from pointsman.planner.core.workload.arrival_forecast import RateForecaster
 from pointsman.planner.core.workload.length_variability import Shape
@@ -68,7 +69,7 @@ def learn(
     known, samples = model_of(state, base), list(observation.samples)
     if overflows(observation):
         # Prompts of any length are prefilled between decode steps, and known of only when they are done.
-        samples = [sample for sample in samples if sample.role is WorkerRole.PREFILL]
+        samples = [sample for sample in samples if sample.role is Role.PREFILL]
     if known is not None and lengths.prompt_tokens is not None:
         new_tokens = lengths.prompt_tokens * (1 - lengths.cached_share)
         samples = undisturbed(samples, known, max(1.0, new_tokens))

@@ -7,7 +7,8 @@ import math
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from pointsman.planner.core.types import Observation, Policy, Switch, Worker, WorkerCondition, WorkerRole
+from pointsman.api.protocol.names import Role
+from pointsman.planner.core.types import Observation, Policy, Switch, Worker, WorkerCondition, other
 
 DEAD_BAND: Final = 0.05  # a switch must serve this much more of the need
 SWITCH_TICKS: Final = 3  # a switch must be wanted in so many
@@ -21,7 +22,7 @@ class SwitchRecord:
     """One switch: when it was decided or, where a person is asked first, seen to begin; and to which role."""
 
     at_s: float
-    target: WorkerRole
+    target: Role
     wished: bool = False  # decided where nothing is carried out
 
 
@@ -61,7 +62,7 @@ class History:
             new = ()
         return History((*kept, *new), self.switching)
 
-    def but_for(self, target: WorkerRole) -> tuple[SwitchRecord, ...]:
+    def but_for(self, target: Role) -> tuple[SwitchRecord, ...]:
         """Without the last wish, if it was for this role."""
         count = len(self.switches)
         while count > 0 and self.switches[count - 1].wished and self.switches[count - 1].target is target:
@@ -81,9 +82,9 @@ class Wait(NamedTuple):
     seconds: float
 
 
-def switches_now(source: WorkerRole, observation: Observation, policy: Policy, history: History) -> int:
+def switches_now(source: Role, observation: Observation, policy: Policy, history: History) -> int:
     """How many workers of a role may change it at once, by all that is counted; at least 1, which may have to wait."""
-    recent = _recent(history, source.other, observation.at_s)
+    recent = _recent(history, other(source), observation.at_s)
     free = _most(observation, policy) - len(recent)
     ready = sum(_dwell_left_s(worker, observation.at_s, policy) <= 0 for worker in _of_role(source, observation))
     return max(1, min(switches_at_a_time(observation, policy), free, ready))
@@ -123,11 +124,11 @@ def _most(observation: Observation, policy: Policy) -> int:
     return usual if policy.max_switches_per_10_min is None else policy.max_switches_per_10_min
 
 
-def _recent(history: History, target: WorkerRole, now_s: float) -> list[SwitchRecord]:
+def _recent(history: History, target: Role, now_s: float) -> list[SwitchRecord]:
     return [r for r in history.but_for(target) if r.at_s > now_s - SWITCH_WINDOW_S]
 
 
-def _of_role(role: WorkerRole, observation: Observation) -> list[Worker]:
+def _of_role(role: Role, observation: Observation) -> list[Worker]:
     return [w for w in observation.workers if w.role is role and w.condition is WorkerCondition.ACTIVE]
 
 

@@ -8,20 +8,15 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
+from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
 from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET
 
 
-class WorkerRole(StrEnum):
-    """The two roles, as the custom resources spell them."""
-
-    PREFILL = "Prefill"
-    DECODE = "Decode"
-
-    @property
-    def other(self) -> "WorkerRole":
-        """The role a switch would give."""
-        return WorkerRole.DECODE if self is WorkerRole.PREFILL else WorkerRole.PREFILL
+def other(role: Role) -> Role:
+    """The role a switch would give."""
+    return Role.DECODE if role is Role.PREFILL else Role.PREFILL
 
 
 class Layout(NamedTuple):
@@ -38,9 +33,9 @@ class Layout(NamedTuple):
         """Workers of both roles."""
         return self.prefill + self.decode
 
-    def of(self, role: WorkerRole) -> int:
+    def of(self, role: Role) -> int:
         """Workers of one role."""
-        return self.prefill if role is WorkerRole.PREFILL else self.decode
+        return self.prefill if role is Role.PREFILL else self.decode
 
     def most(self, *others: "Layout") -> "Layout":
         """Of each role the most that any of them has."""
@@ -66,7 +61,7 @@ class Worker:
     """One worker. ``role`` is the role it has, or (Switching, Starting) will have."""
 
     name: str
-    role: WorkerRole
+    role: Role
     condition: WorkerCondition
     gpus: int = 1  # its weight in the budget; a CPU engine weighs 1
     in_flight: int | None = None  # requests it has, waiting or running
@@ -152,7 +147,7 @@ class Service:
 class EngineSample:
     """One measurement of the engine, for calibration: a pass, or a role's mean over the window."""
 
-    role: WorkerRole
+    role: Role
     observed_ms: float  # a prefill's time, or a decode step's
     tokens: float | None  # prefill: new tokens of all its prompts; decode: KV tokens of the batch (None: not known)
     batch: float = 1.0  # prompts or sequences in it
@@ -211,11 +206,11 @@ class Observation:
         """GPUs of one worker, by which a budget is divided."""
         return max([self.worker_gpus, *(w.gpus for w in self.workers)])
 
-    def active(self, role: WorkerRole) -> int:
+    def active(self, role: Role) -> int:
         """Workers that are known to serve ``role`` now."""
         return sum(w.role is role and w.condition is WorkerCondition.ACTIVE for w in self.workers)
 
-    def serving(self, role: WorkerRole) -> int:
+    def serving(self, role: Role) -> int:
         """The same and those that could not be read: a page that is missing once is no worker that is missing."""
         able = (WorkerCondition.ACTIVE, WorkerCondition.UNREACHABLE)
         return sum(w.role is role and w.condition in able for w in self.workers)
@@ -223,29 +218,20 @@ class Observation:
     @property
     def layout(self) -> Layout:
         """Workers of each role that serve or soon will."""
-        return Layout(self.committed(WorkerRole.PREFILL), self.committed(WorkerRole.DECODE))
+        return Layout(self.committed(Role.PREFILL), self.committed(Role.DECODE))
 
     @property
     def serving_layout(self) -> Layout:
         """Workers of each role that serve, and those that could not be read."""
-        return Layout(self.serving(WorkerRole.PREFILL), self.serving(WorkerRole.DECODE))
+        return Layout(self.serving(Role.PREFILL), self.serving(Role.DECODE))
 
-    def committed(self, role: WorkerRole) -> int:
+    def committed(self, role: Role) -> int:
         """Workers that serve ``role`` or soon will: starting and switching ones count at their new role."""
         gone = (WorkerCondition.DRAINING,)
         return sum(w.role is role and w.condition not in gone for w in self.workers)
 
 
 # --- policy: what the PlannerPolicy says, as plain values ---
-
-
-class Mode(StrEnum):
-    """What happens to a decision."""
-
-    SHADOW = "Shadow"
-    APPROVE = "Approve"
-    ACTIVE = "Active"
-    EXTERNAL = "External"
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,9 +302,9 @@ class Policy:
         """Whether a layout that is decided stays a thought: nothing will carry it out."""
         return self.mode in (Mode.SHADOW, Mode.EXTERNAL)
 
-    def bounds(self, role: WorkerRole) -> Bounds:
+    def bounds(self, role: Role) -> Bounds:
         """The replicas a role's pool may have."""
-        return self.prefill if role is WorkerRole.PREFILL else self.decode
+        return self.prefill if role is Role.PREFILL else self.decode
 
 
 # --- decision ---
@@ -349,8 +335,8 @@ class Reason(StrEnum):
 class Switch:
     """``count`` workers change their role."""
 
-    source: WorkerRole
-    target: WorkerRole
+    source: Role
+    target: Role
     count: int
 
 

@@ -7,11 +7,12 @@ planner promises is judged on this fleet instead: a worker of it serves when its
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from pointsman.api.protocol.names import Role
 from pointsman.planner.core.engine.startup_time import Leads
 from pointsman.planner.core.sizing.operating_point import OperatingPoint
 from pointsman.planner.core.sizing.pool_targets import Memory
 from pointsman.planner.core.switch_guards import History
-from pointsman.planner.core.types import Decision, Layout, Observation, Worker, WorkerCondition, WorkerRole
+from pointsman.planner.core.types import Decision, Layout, Observation, Worker, WorkerCondition
 
 MOST_HELD: Final = 4096.0  # as a gateway holds by default: it refuses more
 
@@ -21,7 +22,7 @@ class VirtualWorker:
     """``ready_s``: when it serves, or served first, in ``role``; ``switched``: it had the other role before."""
 
     name: str
-    role: WorkerRole
+    role: Role
     ready_s: float
     switched: bool = False
 
@@ -51,7 +52,7 @@ class VirtualFleet:
         there = (w for w in observation.workers if w.condition is not WorkerCondition.DRAINING)
         return cls(tuple(VirtualWorker(w.name, w.role, observation.at_s) for w in there))
 
-    def serving(self, role: WorkerRole, now_s: float) -> int:
+    def serving(self, role: Role, now_s: float) -> int:
         """Workers that serve a role."""
         return sum(w.role is role and w.ready_s <= now_s for w in self.workers)
 
@@ -66,7 +67,7 @@ class VirtualFleet:
 
     def with_queue(self, point: OperatingPoint, arrivals_per_s: float, window_s: float, now_s: float) -> "VirtualFleet":
         """With the requests of a window that it could not serve, or without those of before that it could."""
-        prefill, decode = (self.serving(role, now_s) for role in (WorkerRole.PREFILL, WorkerRole.DECODE))
+        prefill, decode = (self.serving(role, now_s) for role in (Role.PREFILL, Role.DECODE))
         served_per_s = min(prefill * point.prefill_per_s, decode * point.drain_per_s)
         backlog = self.backlog + (arrivals_per_s - served_per_s) * window_s
         return replace(self, backlog=min(max(0.0, backlog), MOST_HELD))
@@ -79,7 +80,7 @@ class VirtualFleet:
             for worker in able[: switch.count]:
                 workers.remove(worker)
                 workers.append(VirtualWorker(worker.name, switch.target, now_s + switch_s, switched=True))
-        for role, replicas in ((WorkerRole.PREFILL, decision.prefill), (WorkerRole.DECODE, decision.decode)):
+        for role, replicas in ((Role.PREFILL, decision.prefill), (Role.DECODE, decision.decode)):
             of_role = sorted((w for w in workers if w.role is role), key=lambda w: w.ready_s)
             for worker in of_role[replicas:]:
                 workers.remove(worker)

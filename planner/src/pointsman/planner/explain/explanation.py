@@ -4,20 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
 from pointsman.api.v1alpha1.plan import Plan, PlanPhase
+from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.routing.flow_bounds import in_words
 from pointsman.planner.core.routing.publication import Publication, changes
-from pointsman.planner.core.types import (
-    Alternative,
-    Decision,
-    Mode,
-    Observation,
-    Policy,
-    Reason,
-    WorkerCondition,
-    WorkerRole,
-)
+from pointsman.planner.core.types import Alternative, Decision, Observation, Policy, Reason, WorkerCondition
 from pointsman.planner.core.unreachable_objectives import unreachable_share
 from pointsman.planner.core.what_if import WIDEST, TurningPoint, TurningPoints
 from pointsman.planner.core.workload.seasonality import SeasonalForecast
@@ -109,7 +102,7 @@ def _wrong(told: Told) -> list[str]:
     observation = told.observation
     if observation is not None:
         lines += planner_is_silent(told.now, observation.at_s, told.policy)
-        taken = sum(observation.committed(role) for role in WorkerRole) * observation.gpus_each
+        taken = sum(observation.committed(role) for role in LANGUAGE_ROLES) * observation.gpus_each
         taken += sum(w.gpus for w in observation.encode_workers if w.condition is not WorkerCondition.DRAINING)
         if taken > told.policy.max_gpus and told.policy.mode in (Mode.ACTIVE, Mode.APPROVE):
             lines.append(
@@ -146,7 +139,7 @@ def operator_is_silent(now: datetime, plans: Sequence[Plan]) -> list[str]:
 
 
 def _seen(observation: Observation, decision: Decision, policy: Policy) -> list[str]:
-    prefill, decode = observation.active(WorkerRole.PREFILL), observation.active(WorkerRole.DECODE)
+    prefill, decode = observation.active(Role.PREFILL), observation.active(Role.DECODE)
     lines = [f"{prefill} prefill and {decode} decode workers serve{_others(observation)}"]
     if policy.encode is not None:
         lines += _encoding(observation)

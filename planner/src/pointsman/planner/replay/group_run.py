@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pointsman.api.protocol import names
-from pointsman.planner.core.types import Mode
+from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.errors import ReplayError
 from pointsman.planner.policies import policy_of_group
 from pointsman.planner.replay.group_files import GroupFile

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import yaml
 
-from pointsman.api.v1alpha1.plannerpolicy import PerformanceTable, PlannerPolicySpec
-from pointsman.planner.core.types import Bounds, Mode, Policy
+from pointsman.api.v1alpha1.plannerpolicy import Mode, PerformanceTable, PlannerPolicySpec
+from pointsman.planner.core.types import Bounds, Policy
 from pointsman.planner.core.unreachable_objectives import out_of_reach
 from pointsman.planner.errors import ReplayError, TraceError, UnknownTable
 from pointsman.planner.performance_tables import table_names

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from random import Random
 from statistics import median_low
 
-from pointsman.planner.core.types import Decision, Policy, Worker, WorkerCondition, WorkerRole
+from pointsman.api.protocol.names import Role
+from pointsman.planner.core.types import Decision, Policy, Worker, WorkerCondition
 from pointsman.planner.simulator.budget import Budget
 from pointsman.planner.simulator.decode_engine import DecodeEngine
 from pointsman.planner.simulator.events import Events
@@ -38,7 +39,7 @@ class _Transition:
 
     kind: str
     worker: str
-    role: WorkerRole
+    role: Role
     began_s: float
     ended_s: float = math.nan
     succeeded: bool = False
@@ -77,12 +78,12 @@ class Fleet:
         self._billed_s = 0.0
         self._transitions: list[_Transition] = []
         self.workers: list[SimulatedWorker] = []
-        self.wanted = {WorkerRole.PREFILL: simulation.prefill_workers, WorkerRole.DECODE: simulation.decode_workers}
+        self.wanted = {Role.PREFILL: simulation.prefill_workers, Role.DECODE: simulation.decode_workers}
         for role, count in self.wanted.items():
             for _ in range(count):
                 worker = self._new(role)
                 worker.condition = WorkerCondition.ACTIVE
-                self._path.admit(worker, role is WorkerRole.PREFILL, 0.0)
+                self._path.admit(worker, role is Role.PREFILL, 0.0)
                 self._arm(worker)
 
     # --- what is seen ---
@@ -114,7 +115,7 @@ class Fleet:
         """A plan that changes the layout, or a switch, has not ended."""
         return self._plan is not None or self._to_begin > 0 or self._switching()
 
-    def count(self, condition: WorkerCondition, role: WorkerRole | None = None) -> int:
+    def count(self, condition: WorkerCondition, role: Role | None = None) -> int:
         """Workers in a condition, of one role or of both."""
         return sum(w.condition is condition and (role is None or w.shown_role is role) for w in self.workers)
 
@@ -142,7 +143,7 @@ class Fleet:
         total = (decision.prefill + decision.decode) * gpus
         if total > policy.max_gpus:
             return f"it takes {total} GPUs, budget.maxGpus of the policy is {policy.max_gpus}"
-        for role, replicas in ((WorkerRole.PREFILL, decision.prefill), (WorkerRole.DECODE, decision.decode)):
+        for role, replicas in ((Role.PREFILL, decision.prefill), (Role.DECODE, decision.decode)):
             bounds = policy.bounds(role)
             if not bounds.least <= replicas <= bounds.most:
                 return f"{role} {replicas} is not within {bounds.least} to {bounds.most}"
@@ -170,7 +171,7 @@ class Fleet:
             return
         if not plan.scaled:
             plan.scaled = True
-            self.wanted = {WorkerRole.PREFILL: plan.decision.prefill, WorkerRole.DECODE: plan.decision.decode}
+            self.wanted = {Role.PREFILL: plan.decision.prefill, Role.DECODE: plan.decision.decode}
             self._reconcile()
         if all(self.count(WorkerCondition.ACTIVE, role) == count for role, count in self.wanted.items()):
             self._plan = None
@@ -206,7 +207,7 @@ class Fleet:
 
     # --- starts ---
 
-    def _new(self, role: WorkerRole) -> SimulatedWorker:
+    def _new(self, role: Role) -> SimulatedWorker:
         self._named += 1
         worker = SimulatedWorker(
             name=f"worker-{self._named:03}",
@@ -220,7 +221,7 @@ class Fleet:
         self._budget.take(self._simulation.engine.gpus)
         return worker
 
-    def _start(self, role: WorkerRole) -> None:
+    def _start(self, role: Role) -> None:
         worker = self._new(role)
         self._record(worker, "start", role)
         self._events.at(self._ready_at_s(), self._ready, worker)
@@ -237,14 +238,14 @@ class Fleet:
             return
         worker.condition, worker.started_in_s = WorkerCondition.ACTIVE, self._events.now_s - worker.since_s
         self._ended(worker, True)
-        self._path.admit(worker, worker.role is WorkerRole.PREFILL, self._events.now_s)
+        self._path.admit(worker, worker.role is Role.PREFILL, self._events.now_s)
         self._arm(worker)
         self._go_on()
 
     # --- switches ---
 
-    def _switch(self, worker: SimulatedWorker, target: WorkerRole) -> None:
-        self._path.withdraw(worker, worker.role is WorkerRole.PREFILL)
+    def _switch(self, worker: SimulatedWorker, target: Role) -> None:
+        self._path.withdraw(worker, worker.role is Role.PREFILL)
         worker.condition, worker.next_role = WorkerCondition.SWITCHING, target
         self.wanted[worker.role] -= 1
         self.wanted[target] += 1
@@ -266,7 +267,7 @@ class Fleet:
         worker.next_role = None
         worker.condition = WorkerCondition.ACTIVE
         self._ended(worker, succeeded)
-        self._path.admit(worker, worker.role is WorkerRole.PREFILL, self._events.now_s)
+        self._path.admit(worker, worker.role is Role.PREFILL, self._events.now_s)
         self._go_on()
 
     # --- drains ---
@@ -274,7 +275,7 @@ class Fleet:
     def _stop(self, worker: SimulatedWorker) -> None:
         starting = worker.condition is WorkerCondition.STARTING
         if not starting:
-            self._path.withdraw(worker, worker.role is WorkerRole.PREFILL)
+            self._path.withdraw(worker, worker.role is Role.PREFILL)
         worker.condition = WorkerCondition.DRAINING
         self._record(worker, "stop", worker.role)
         if starting:
@@ -288,7 +289,7 @@ class Fleet:
         self._ended(worker, False)
         self._record(worker, "start", worker.role)
         self._ended(worker, True)
-        self._path.admit(worker, worker.role is WorkerRole.PREFILL, self._events.now_s)
+        self._path.admit(worker, worker.role is Role.PREFILL, self._events.now_s)
 
     def _drain(self, worker: SimulatedWorker) -> None:
         worker.drain_ends_s = self._events.now_s + self._simulation.leads.drain_timeout_s
@@ -346,7 +347,7 @@ class Fleet:
             return
         role, stays = worker.shown_role, worker.condition is not WorkerCondition.DRAINING
         if worker.condition is WorkerCondition.ACTIVE:
-            self._path.withdraw(worker, worker.role is WorkerRole.PREFILL)
+            self._path.withdraw(worker, worker.role is Role.PREFILL)
         if worker.next_role is not None:
             self._ended(worker, False)
             if self._plan is not None:
@@ -362,7 +363,7 @@ class Fleet:
 
     # --- records ---
 
-    def _record(self, worker: SimulatedWorker, kind: str, role: WorkerRole) -> None:
+    def _record(self, worker: SimulatedWorker, kind: str, role: Role) -> None:
         worker.transition = len(self._transitions)
         self._transitions.append(_Transition(kind, worker.name, role, self._events.now_s))
 

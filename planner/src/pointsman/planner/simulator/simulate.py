@@ -9,9 +9,11 @@ from random import Random
 
 import numpy as np
 
+from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.metrics.observe import Reading, Seen, SeenEncoder, counted_once, observation
 from pointsman.planner.core.metrics.scrape_pair import Page
-from pointsman.planner.core.types import Decision, Mode, Observation, Policy, Reason, WorkerCondition, WorkerRole
+from pointsman.planner.core.types import Decision, Observation, Policy, Reason, WorkerCondition
 from pointsman.planner.simulator.budget import Budget
 from pointsman.planner.simulator.decode_engine import (
     ITL_BINS,
@@ -291,12 +293,12 @@ class _Run:
 
     def _point(self, now_s: float, seen: Observation) -> TimelinePoint:
         fleet, path, encoders = self._fleet, self._path, self._encoders
-        decoders = [worker.engine for worker in fleet.workers if worker.role is WorkerRole.DECODE]
+        decoders = [worker.engine for worker in fleet.workers if worker.role is Role.DECODE]
         capacity = self._simulation.engine.kv_capacity_tokens * max(len(decoders), 1)
         return TimelinePoint(
             at_s=now_s,
-            prefill_active=fleet.count(WorkerCondition.ACTIVE, WorkerRole.PREFILL),
-            decode_active=fleet.count(WorkerCondition.ACTIVE, WorkerRole.DECODE),
+            prefill_active=fleet.count(WorkerCondition.ACTIVE, Role.PREFILL),
+            decode_active=fleet.count(WorkerCondition.ACTIVE, Role.DECODE),
             starting=fleet.count(WorkerCondition.STARTING),
             switching=fleet.count(WorkerCondition.SWITCHING),
             draining=fleet.count(WorkerCondition.DRAINING),

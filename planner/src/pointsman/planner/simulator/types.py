@@ -13,8 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.planner.core.engine.performance_model import PerformanceModel
-from pointsman.planner.core.types import Decision, NextTick, Objectives, Observation, Policy, RoutingNumbers, WorkerRole
+from pointsman.planner.core.types import Decision, NextTick, Objectives, Observation, Policy, RoutingNumbers
 from pointsman.serving.local_remote import DEFAULT_RULE
 
 Floats = NDArray[np.float64]
@@ -258,7 +259,7 @@ class TransitionRecord:
 
     kind: str
     worker: str
-    role: WorkerRole | None  # the new one of a switch; None: it encodes
+    role: Role | None  # the new one of a switch; None: it encodes
     began_s: float
     ended_s: float
     succeeded: bool
@@ -364,14 +365,14 @@ class Result(Served):
 def reversals(transitions: tuple[TransitionRecord, ...], within_s: float = 600.0) -> int:
     """How often a pool was moved one way and, less than ``within_s`` later, the other way."""
     found = 0
-    for role in (*WorkerRole, None):
+    for role in (*LANGUAGE_ROLES, None):
         moves = sorted((t.began_s, _direction(t, role)) for t in transitions if _direction(t, role))
         for (before_s, before), (at_s, sign) in itertools.pairwise(moves):
             found += sign != before and at_s - before_s < within_s
     return found
 
 
-def _direction(transition: TransitionRecord, role: WorkerRole | None) -> int:
+def _direction(transition: TransitionRecord, role: Role | None) -> int:
     """+1 where a pool gets a worker by decision, -1 where it loses one, 0 where it is not concerned."""
     if transition.kind == "switch" and role is not None:
         return 1 if transition.role is role else -1

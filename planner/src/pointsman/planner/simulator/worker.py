@@ -3,7 +3,8 @@
 import math
 from dataclasses import dataclass, field
 
-from pointsman.planner.core.types import WorkerCondition, WorkerRole
+from pointsman.api.protocol.names import Role
+from pointsman.planner.core.types import WorkerCondition
 from pointsman.planner.simulator.decode_engine import DecodeEngine
 from pointsman.planner.simulator.pages import WorkerGauges, WorkerPage
 from pointsman.planner.simulator.prefix_cache import PrefixBlocks
@@ -15,14 +16,14 @@ class SimulatedWorker:
     """Mutable: the simulation moves it. A removed or crashed worker keeps its name and is never used again."""
 
     name: str
-    role: WorkerRole
+    role: Role
     condition: WorkerCondition
     since_s: float  # billed from here
     engine: DecodeEngine
     cache: PrefixBlocks
     role_since_s: float | None = None
     started_in_s: float | None = None  # until it served; None: it does not yet, or it was there at the beginning
-    next_role: WorkerRole | None = None  # while it switches
+    next_role: Role | None = None  # while it switches
     removed: bool = False
     # as a decode worker
     assigned: dict[int, Request] = field(default_factory=dict)  # sent here and not ended
@@ -38,7 +39,7 @@ class SimulatedWorker:
     transition: int = -1  # index of its open record
 
     @property
-    def shown_role(self) -> WorkerRole:
+    def shown_role(self) -> Role:
         """As the operator shows it: a switching worker already has its new role."""
         return self.next_role or self.role
 

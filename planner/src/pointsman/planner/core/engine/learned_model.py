@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from pointsman.api.protocol.names import Role
 from pointsman.planner.core.engine.performance_model import CorrectedModel, Correction, PerformanceModel
-from pointsman.planner.core.types import EngineSample, WorkerRole
+from pointsman.planner.core.types import EngineSample
 
 LEAST_MS: Final = 0.01  # of a pass or a step, where measurements that contradict each other are fitted by less
 BUCKETS_PER_OCTAVE: Final = 6.0
@@ -97,8 +98,8 @@ class Learner:
     def observe(self, samples: Sequence[EngineSample]) -> "Learner":
         """Take one tick's measurements; what cannot be a time is not taken."""
         real = [s for s in samples if 0 < s.observed_ms < 1e7 and s.batch > 0]
-        prefills = _evenly([s for s in real if s.role is WorkerRole.PREFILL and s.tokens is not None and s.tokens > 0])
-        steps = _evenly([s for s in real if s.role is WorkerRole.DECODE])
+        prefills = _evenly([s for s in real if s.role is Role.PREFILL and s.tokens is not None and s.tokens > 0])
+        steps = _evenly([s for s in real if s.role is Role.DECODE])
         return Learner(
             _take(self.prefills, self.prefill_samples, prefills, lambda s: _octave(s.tokens or 1.0)),
             _take(

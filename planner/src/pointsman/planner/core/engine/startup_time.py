@@ -15,7 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pointsman.planner.core.types import EncodeWorker, Observation, Policy, Worker, WorkerCondition, WorkerRole
+from pointsman.api.protocol.names import Role
+from pointsman.planner.core.types import EncodeWorker, Observation, Policy, Worker, WorkerCondition
 
 SERVES: Final = (WorkerCondition.ACTIVE, WorkerCondition.UNREACHABLE)
 MOST_STARTING: Final = 256  # remembered by name
@@ -41,7 +42,7 @@ class Leads:
     """``starting``: (name, role, when it was first seen starting) of those that still are; who encodes has no role."""
 
     start_s: float | None = None  # learned; None: nothing started yet
-    starting: tuple[tuple[str, WorkerRole | None, float], ...] = ()
+    starting: tuple[tuple[str, Role | None, float], ...] = ()
     ended: tuple[tuple[float, bool], ...] = ()  # (seconds, whether it then served), the newest first
     looked_s: float | None = None
     overtaken_s: float | None = None  # the latest beginning of a start that ended: earlier ones were overtaken
@@ -106,7 +107,7 @@ class Leads:
         """How long a start typically takes, learned or believed."""
         return self.start_s if self.start_s is not None else believed_s
 
-    def ready_in_s(self, role: WorkerRole | None, now_s: float, believed_s: float) -> list[float]:
+    def ready_in_s(self, role: Role | None, now_s: float, believed_s: float) -> list[float]:
         """When each starting worker of a role is expected to serve, soonest first, in seconds from now.
 
         Those that are stuck are not among them.

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
+from pointsman.api.protocol.names import Role
 from pointsman.planner.core.engine.startup_time import LONGEST_GAP_S, SERVES
-from pointsman.planner.core.types import Observation, WorkerCondition, WorkerRole
+from pointsman.planner.core.types import Observation, WorkerCondition
 
 BELIEVED_S: Final = 10.0
 MOST_REMEMBERED: Final = 16
@@ -20,7 +21,7 @@ MOST_RUNNING: Final = 256  # remembered by name
 class SwitchLeads:
     """``running``: (name, the role it gets, when it was first seen switching) of those that still are."""
 
-    running: tuple[tuple[str, WorkerRole, float], ...] = ()
+    running: tuple[tuple[str, Role, float], ...] = ()
     took_s: tuple[float, ...] = ()  # of the last ones that reached their role, the newest first
     looked_s: float | None = None
 

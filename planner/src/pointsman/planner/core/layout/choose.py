@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
+from pointsman.api.protocol.names import Role
 from pointsman.planner.core.layout import messages
 from pointsman.planner.core.layout.alternatives import considered
 from pointsman.planner.core.layout.rejection_reasons import Choice
@@ -11,7 +12,7 @@ from pointsman.planner.core.layout.scaling import READY_REQUESTS, beyond_budget,
 from pointsman.planner.core.sizing.operating_point import OperatingPoint
 from pointsman.planner.core.sizing.pool_targets import Targets
 from pointsman.planner.core.state import State
-from pointsman.planner.core.types import Decision, Layout, Observation, Policy, Reason, WorkerRole
+from pointsman.planner.core.types import Decision, Layout, Observation, Policy, Reason
 
 SHORT: Final = (Reason.PREFILL_SHORT, Reason.DECODE_SHORT, Reason.BOTH_SHORT)
 _ENOUGH: Final = (Reason.STEADY, Reason.SPARE_CAPACITY)
@@ -62,7 +63,7 @@ def layout(
         # What is left of it was seen for long enough already, and so was what is not made at once.
         state = replace(state, wanting=None, wanting_ticks=0)
     if switches and reason in _ENOUGH:  # what starts would be enough, what serves is not
-        reason = Reason.PREFILL_SHORT if switches[0].target is WorkerRole.PREFILL else Reason.DECODE_SHORT
+        reason = Reason.PREFILL_SHORT if switches[0].target is Role.PREFILL else Reason.DECODE_SHORT
     decision = replace(
         decision, reason=reason, message=f"{messages.change(choice, reason)}. {sentence}",
         prefill=target.prefill, decode=target.decode, switches=switches, changes_layout=True,

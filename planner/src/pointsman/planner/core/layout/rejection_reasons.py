@@ -3,12 +3,13 @@
 import math
 from dataclasses import dataclass
 
+from pointsman.api.protocol.names import Role
 from pointsman.planner.core.layout.role_switches import MOST_LOST, kept_by, weighed_switches
 from pointsman.planner.core.sizing.operating_point import OperatingPoint
 from pointsman.planner.core.sizing.pool_targets import PATIENCE_S, Targets, is_long
 from pointsman.planner.core.state import State
 from pointsman.planner.core.switch_guards import switches_at_a_time
-from pointsman.planner.core.types import Layout, Observation, Policy, WorkerCondition, WorkerRole
+from pointsman.planner.core.types import Layout, Observation, Policy, WorkerCondition
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +67,8 @@ def _against_policy(choice: Choice, layout: Layout) -> str:
         return f"{size * each} GPUs, {budget}"
     if (size + leaving) * each > policy.max_gpus and size > sum(choice.target):
         return f"{size * each} GPUs beside {leaving * each} of draining workers, {budget}"
-    for pool, role in enumerate(WorkerRole):
-        bounds, word = policy.bounds(role), role.value.lower()
+    for pool, role in enumerate(Role):
+        bounds, word = policy.bounds(role), role.label
         if layout[pool] > bounds.most and layout[pool] > choice.target[pool]:
             return f"{layout[pool]} {word} workers, at most {bounds.most} are allowed"
         if layout[pool] < bounds.least and layout[pool] < choice.target[pool]:

@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
+from pointsman.api.protocol.names import Role
 from pointsman.planner.core import switch_guards
 from pointsman.planner.core.sizing.operating_point import OperatingPoint
 from pointsman.planner.core.sizing.pool_targets import Targets
 from pointsman.planner.core.state import State
-from pointsman.planner.core.types import Layout, Observation, Policy, Switch, WorkerRole
+from pointsman.planner.core.types import Layout, Observation, Policy, Switch
 from pointsman.serving.flow_control import NOTHING_HELD
 
 REVERSAL_BAND: Final = 0.2  # what a switch must serve more of the need, if the last one went the other way …
@@ -55,7 +56,7 @@ def switch(
         return calm, SwitchStep.none(now)
     same_way = state.wanting is not None and (state.wanting[0] > now[0]) == (best[0] > now[0])
     state = replace(state, wanting=best, wanting_ticks=state.wanting_ticks + 1 if same_way else 1)
-    gives = WorkerRole.DECODE if best[0] > now[0] else WorkerRole.PREFILL
+    gives = Role.DECODE if best[0] > now[0] else Role.PREFILL
     best = _step(now, best, switch_guards.switches_now(gives, observation, policy, state.history))
     sustained = 1 if _fails(observation, wanted) else switch_guards.SWITCH_TICKS
     if state.wanting_ticks < sustained:
@@ -133,7 +134,7 @@ def weighed_switches(
 
     def band(moved: int) -> float:
         """What must be gained; more for undoing what was done a moment ago."""
-        way = WorkerRole.PREFILL if moved > 0 else WorkerRole.DECODE
+        way = Role.PREFILL if moved > 0 else Role.DECODE
         return switch_guards.DEAD_BAND if last is None or last is way else REVERSAL_BAND
 
     for moved in moves:
@@ -150,9 +151,9 @@ def switches_between(now: Layout, target: Layout) -> tuple[Switch, ...]:
     """Opposing changes are matched as switches; what is left over is scaling."""
     more_prefill, more_decode = target[0] - now[0], target[1] - now[1]
     if more_prefill > 0 > more_decode:
-        return (Switch(WorkerRole.DECODE, WorkerRole.PREFILL, min(more_prefill, -more_decode)),)
+        return (Switch(Role.DECODE, Role.PREFILL, min(more_prefill, -more_decode)),)
     if more_decode > 0 > more_prefill:
-        return (Switch(WorkerRole.PREFILL, WorkerRole.DECODE, min(more_decode, -more_prefill)),)
+        return (Switch(Role.PREFILL, Role.DECODE, min(more_decode, -more_prefill)),)
     return ()
 
 

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
+from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.planner.core.state import State
-from pointsman.planner.core.types import Bounds, Decision, Observation, Policy, Reason, WorkerRole
+from pointsman.planner.core.types import Bounds, Decision, Observation, Policy, Reason
 
 
 def without_stuck(state: State, observation: Observation, policy: Policy) -> tuple[Observation, Policy]:
@@ -15,18 +16,18 @@ def without_stuck(state: State, observation: Observation, policy: Policy) -> tup
     counted = replace(observation, workers=tuple(w for w in observation.workers if w.name not in names))
     left = {
         role: Bounds(bounds.least, max(bounds.least, bounds.most - sum(w.role is role for w in stuck)))
-        for role in WorkerRole
+        for role in LANGUAGE_ROLES
         for bounds in [policy.bounds(role)]
     }
     gpus = policy.max_gpus - sum(worker.gpus for worker in stuck)
-    return counted, replace(policy, max_gpus=gpus, prefill=left[WorkerRole.PREFILL], decode=left[WorkerRole.DECODE])
+    return counted, replace(policy, max_gpus=gpus, prefill=left[Role.PREFILL], decode=left[Role.DECODE])
 
 
 def beside_stuck(decision: Decision, observation: Observation, counted: Observation, policy: Policy) -> Decision:
     """The decision in replicas: workers that do not start are among them until others serve in their place."""
     each, replicas, words = observation.gpus_each, [decision.prefill, decision.decode], []
     given_up = False
-    for pool, role in enumerate((WorkerRole.PREFILL, WorkerRole.DECODE)):
+    for pool, role in enumerate((Role.PREFILL, Role.DECODE)):
         stuck = observation.committed(role) - counted.committed(role)
         if stuck == 0:
             continue
@@ -38,7 +39,7 @@ def beside_stuck(decision: Decision, observation: Observation, counted: Observat
         else:
             replicas[pool] = min(replicas[pool] + stuck, max(replicas[pool], bounds.most))
             end = "not counted"
-        words.append(f"{stuck} {role.value.lower()} worker(s) that do not start: {end}")
+        words.append(f"{stuck} {role.label} worker(s) that do not start: {end}")
     if not words:
         return decision
     more = replicas[0] - decision.prefill, replicas[1] - decision.decode

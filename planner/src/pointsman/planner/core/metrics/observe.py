@@ -7,6 +7,7 @@ from typing import Final
 
 from pointsman.api.protocol import metrics as named
 from pointsman.api.protocol.metrics import Objective, TpotVerdict, TtftVerdict
+from pointsman.api.protocol.names import Role
 from pointsman.planner.core.metrics import scrape_pair
 from pointsman.planner.core.metrics.scrape_pair import EMPTY, Histogram, Page
 from pointsman.planner.core.types import (
@@ -22,7 +23,6 @@ from pointsman.planner.core.types import (
     Uncached,
     Worker,
     WorkerCondition,
-    WorkerRole,
 )
 from pointsman.serving.local_remote import ONLY_LOCAL, PrefillReason
 
@@ -333,7 +333,7 @@ def _decoding(workers: Sequence[Seen]) -> tuple[float | None, float | None, floa
     running, steps = 0.0, EMPTY
     started: float | None = 0.0
     for seen in workers:
-        if seen.worker.role is not WorkerRole.DECODE or seen.worker.condition is WorkerCondition.STARTING:
+        if seen.worker.role is not Role.DECODE or seen.worker.condition is WorkerCondition.STARTING:
             continue
         if seen.reading is None or seen.reading.page is None:
             return None, None, None
@@ -348,7 +348,7 @@ def _decoding(workers: Sequence[Seen]) -> tuple[float | None, float | None, floa
     return running, _milliseconds(steps.mean), started
 
 
-def _pages(workers: Sequence[Seen], role: WorkerRole | None = None) -> Iterator[tuple[Page, Page]]:
+def _pages(workers: Sequence[Seen], role: Role | None = None) -> Iterator[tuple[Page, Page]]:
     """(page before, page) of the workers that were read; ``role`` None: of both."""
     for seen in workers:
         if seen.reading is not None and seen.reading.page is not None and role in (None, seen.worker.role):
@@ -377,7 +377,7 @@ def _cached_share(workers: Sequence[Seen]) -> float | None:
 def _prefilled(workers: Sequence[Seen]) -> tuple[float, float, float]:
     """(prompts that prefill workers computed, tokens of them, those whose KV was not there)."""
     prompts = queries = hits = 0.0
-    for before, page in _pages(workers, WorkerRole.PREFILL):
+    for before, page in _pages(workers, Role.PREFILL):
         asked = _asked_of(before, page)
         if asked is not None:
             prompts += scrape_pair.observed(before, page, "vllm:request_prefill_kv_computed_tokens").count
@@ -395,7 +395,7 @@ def _asked_of(before: Page, page: Page) -> tuple[float, float] | None:
 def _uncached(workers: Sequence[Seen]) -> Uncached | None:
     """What the window's prompts lacked of cached tokens; None: no decode worker says."""
     given, tokens = EMPTY, None
-    for before, page in _pages(workers, WorkerRole.DECODE):
+    for before, page in _pages(workers, Role.DECODE):
         here = scrape_pair.added(before, page, named.WORKER_PROMPT_TOKENS.name)
         if here is not None:
             tokens = (tokens or 0.0) + here
@@ -415,7 +415,7 @@ def _with_only_local(uncached: Uncached, workers: Sequence[Seen]) -> Uncached:
     Workers count them but not their tokens: they are taken to be as long as the others.
     """
     counts: dict[PrefillReason, float] = {}
-    for before, page in _pages(workers, WorkerRole.DECODE):
+    for before, page in _pages(workers, Role.DECODE):
         for reason in PrefillReason:
             here = scrape_pair.added(before, page, named.WORKER_DECISIONS.name, reason=reason.value)
             counts[reason] = counts.get(reason, 0.0) + (here or 0.0)
@@ -445,7 +445,7 @@ def _silent_tokens(workers: Sequence[Seen]) -> float:
     """See ``Uncached``: every decode worker counts what it lacked itself, whatever its engine says."""
     return sum(
         scrape_pair.observed(before, page, named.WORKER_UNCACHED_TOKENS.name).total
-        for before, page in _pages(workers, WorkerRole.DECODE)
+        for before, page in _pages(workers, Role.DECODE)
         if _pulled_by(before, page) is None
     )
 
@@ -454,7 +454,7 @@ def _silent_prefilled(workers: Sequence[Seen]) -> float:
     """See ``Uncached``: every prefill worker counts its prefills for others itself."""
     return sum(
         scrape_pair.observed(before, page, named.WORKER_PREFILL_SECONDS.name).count
-        for before, page in _pages(workers, WorkerRole.PREFILL)
+        for before, page in _pages(workers, Role.PREFILL)
         if _asked_of(before, page) is None
     )
 
@@ -524,7 +524,7 @@ def _waiting_for_prefill(workers: Sequence[Seen]) -> float | None:
     known = [depth for depth in depths if depth is not None]
     if not known:
         return None
-    taken = (scrape_pair.gauge(page, "vllm:num_requests_waiting") for role, page in pages if role is WorkerRole.PREFILL)
+    taken = (scrape_pair.gauge(page, "vllm:num_requests_waiting") for role, page in pages if role is Role.PREFILL)
     return max(known) + sum(count for count in taken if count is not None)  # every worker looks at the one queue
 
 
@@ -540,7 +540,7 @@ def _samples(workers: Sequence[Seen]) -> list[EngineSample]:
         prefill = _prefill(reading.before, reading.page, reading.seconds)
         if prefill is not None:
             found.append(prefill)
-        if seen.worker.role is WorkerRole.DECODE:
+        if seen.worker.role is Role.DECODE:
             decode = _decode(reading.before, reading.page, reading.seconds)
             if decode is not None:
                 found.append(decode)
@@ -557,7 +557,7 @@ def _decode(before: Page, page: Page, seconds: float) -> EngineSample | None:
     usages = [scrape_pair.gauge(each, "vllm:kv_cache_usage_perc") for each in (before, page)]
     known, capacity = [usage for usage in usages if usage is not None], _kv_capacity([Reading(before, page, seconds)])
     return EngineSample(
-        WorkerRole.DECODE,
+        Role.DECODE,
         observed_ms=gaps.mean * 1000,
         tokens=None if not known or capacity is None else sum(known) / len(known) * capacity,
         batch=max(batch, 1.0),
@@ -588,10 +588,10 @@ def _prefill(before: Page, page: Page, seconds: float) -> EngineSample | None:
         steps = scrape_pair.added(before, page, ENGINE_STEPS)
         passes = min(steps or for_others, for_others)  # a long prompt takes several steps: then one is a pass
         prompts = for_others / passes
-        return EngineSample(WorkerRole.PREFILL, engine_s / passes * 1000, computed.mean * prompts, prompts)
+        return EngineSample(Role.PREFILL, engine_s / passes * 1000, computed.mean * prompts, prompts)
     # Computed where they decode: the engine tells each one's time, and not what they had in common.
     each_s = took.mean / prefilled_together(took.total, took.mean, seconds)
-    return EngineSample(WorkerRole.PREFILL, observed_ms=each_s * 1000, tokens=computed.mean)
+    return EngineSample(Role.PREFILL, observed_ms=each_s * 1000, tokens=computed.mean)
 
 
 def prefilled_together(total_s: float, mean_s: float, window_s: float) -> float:

@@ -7,8 +7,9 @@ and a sequence beyond the batch that keeps the token objective makes all others 
 
 from typing import Final
 
+from pointsman.api.protocol.names import Role
 from pointsman.planner.core.sizing.operating_point import OperatingPoint
-from pointsman.planner.core.types import Observation, Policy, WorkerRole
+from pointsman.planner.core.types import Observation, Policy
 from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
 
 PENDING_SLACKS: Final = 1.2  # times what a request may wait for a prefill worker: prompts of one pass end together
@@ -23,7 +24,7 @@ def flow_bounds(observation: Observation, policy: Policy, point: OperatingPoint,
     if not policy.flow_control:
         return NOTHING_HELD
     before = observation.routing.flow
-    decoding = _decoding(point, rate_per_s / max(1, observation.serving(WorkerRole.DECODE)))
+    decoding = _decoding(point, rate_per_s / max(1, observation.serving(Role.DECODE)))
     pending, slack_ms = _pending_tokens(point, observation, policy), point.slack_s * 1000
     return FlowBounds(
         _settled(before.pending_tokens_per_prefill_worker, pending, observation.gateways),
@@ -65,7 +66,7 @@ def _pending_tokens(point: OperatingPoint, observation: Observation, policy: Pol
     queued = point.queued_tokens
     if queued <= 0 or point.reachable_s >= point.ttft_s:
         return None
-    workers = max(1, observation.serving(WorkerRole.PREFILL))
+    workers = max(1, observation.serving(Role.PREFILL))
     queue = QUEUE_SHARE * policy.max_queue_size / workers
     return queued * max(LEAST_PROMPTS, min(PENDING_SLACKS * point.slack_s / point.prefill_s, LEAST_PROMPTS + queue))
 

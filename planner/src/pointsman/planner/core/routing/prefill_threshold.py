@@ -17,9 +17,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from pointsman.api.protocol.names import Role
 from pointsman.planner.core.hysteresis import Rest, more_than_enough
 from pointsman.planner.core.sizing.operating_point import BUCKET_REACH, OperatingPoint
-from pointsman.planner.core.types import Objectives, Observation, Policy, RoutingNumbers, WorkerRole
+from pointsman.planner.core.types import Objectives, Observation, Policy, RoutingNumbers
 from pointsman.serving.local_remote import DEFAULT_RULE
 
 DECREASE: Final = 0.7
@@ -53,7 +54,7 @@ def threshold(
     service = observation.service
     if not policy.remote_prefill or service is None or service.tpot_attainment is None:
         return rest, now
-    decoders = observation.serving(WorkerRole.DECODE)
+    decoders = observation.serving(Role.DECODE)
 
     def needs(tokens: int, rate: float) -> float:
         return point.at_threshold(tokens).decode_workers(rate, deviations)

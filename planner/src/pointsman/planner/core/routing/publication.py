@@ -9,8 +9,9 @@ everything after an edit of the objectives: gateways count against those at once
 from dataclasses import dataclass
 from typing import Final
 
+from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.routing.flow_bounds import is_overloaded
-from pointsman.planner.core.types import Decision, Mode, Objectives, Observation, Policy, Reason, RoutingNumbers
+from pointsman.planner.core.types import Decision, Objectives, Observation, Policy, Reason, RoutingNumbers
 from pointsman.serving.flow_control import FlowBounds
 
 PUBLISH_EVERY_S: Final = 10.0

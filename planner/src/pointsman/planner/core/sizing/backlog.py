@@ -2,8 +2,9 @@
 
 import math
 
+from pointsman.api.protocol.names import Role
 from pointsman.planner.core.sizing.operating_point import OperatingPoint
-from pointsman.planner.core.types import Observation, WorkerRole
+from pointsman.planner.core.types import Observation
 from pointsman.serving.flow_control import NOTHING_HELD
 
 
@@ -13,9 +14,9 @@ def waiting(observation: Observation, point: OperatingPoint) -> float:
     What an unread decode worker has is left out on both sides; an unread prefill worker has as much as the others.
     """
     queue = observation.service.prefill_queue_depth if observation.service else None
-    prefilling = [w.in_flight for w in observation.workers if w.role is WorkerRole.PREFILL]
-    decoding = [w.in_flight for w in observation.workers if w.role is WorkerRole.DECODE and w.in_flight is not None]
-    queued = sum(w.queued or 0 for w in observation.workers if w.role is WorkerRole.PREFILL)  # in their engines
+    prefilling = [w.in_flight for w in observation.workers if w.role is Role.PREFILL]
+    decoding = [w.in_flight for w in observation.workers if w.role is Role.DECODE and w.in_flight is not None]
+    queued = sum(w.queued or 0 for w in observation.workers if w.role is Role.PREFILL)  # in their engines
     if queue is None:
         return queued + max(0.0, sum(decoding) - len(decoding) * point.batch)
     # With one queue for all, a decode worker has a request from its arrival on, also while that is prefilled. Those in
@@ -40,7 +41,7 @@ def most_queued(observation: Observation) -> float:
 def prefill_wait_ms(observation: Observation, point: OperatingPoint) -> float | None:
     """Waiting requests times the mean prefill, shared by the prefill workers; None when the queue is unknown."""
     depth = observation.service.prefill_queue_depth if observation.service else None
-    workers = observation.serving(WorkerRole.PREFILL)
+    workers = observation.serving(Role.PREFILL)
     if depth is None or workers == 0:
         return None
     return depth * point.prefill_alone_s * 1000 / workers

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pointsman.planner.core.types import EngineSample, WorkerRole
+from pointsman.api.protocol.names import Role
+from pointsman.planner.core.types import EngineSample
 from pointsman.planner.core.workload.request_lengths import Lengths
 
 SHAPE_WEIGHT: Final = 0.05  # of one tick, in means over what decodes
@@ -29,7 +30,7 @@ class Shape:
             if sample.tokens is None or sample.tokens <= 0:
                 continue
             each = sample.tokens / max(sample.batch, 1.0)
-            if sample.role is WorkerRole.PREFILL:
+            if sample.role is Role.PREFILL:
                 weight = SPREAD_WEIGHT if mean > 0 else 1.0
                 mean += weight * (each - mean)
                 squares += weight * (each * each * (1 + (sample.tokens_scv or 0.0)) - squares)

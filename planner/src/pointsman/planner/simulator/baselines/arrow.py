@@ -7,8 +7,9 @@ has priority.
 
 from dataclasses import dataclass, replace
 
+from pointsman.api.protocol.names import Role
 from pointsman.planner.core.engine.performance_model import PerformanceModel
-from pointsman.planner.core.types import Decision, NextTick, Observation, Policy, WorkerCondition, WorkerRole
+from pointsman.planner.core.types import Decision, NextTick, Observation, Policy, WorkerCondition
 from pointsman.planner.simulator.baselines.layouts import (
     NOTHING_SEEN,
     Seen,
@@ -44,7 +45,7 @@ def decide(
     if base is None or not state.seen.known or observation.load is None or moving:
         return state, routed(stay(observation, "nothing to decide on")), tick
     seen, objectives = state.seen, policy.objectives
-    prefill, decode = observation.committed(WorkerRole.PREFILL), observation.committed(WorkerRole.DECODE)
+    prefill, decode = observation.committed(Role.PREFILL), observation.committed(Role.DECODE)
     depth = (observation.service.prefill_queue_depth if observation.service else None) or 0.0
     each_per_s = prefill_requests_per_s(seen, base)
     ttft_ms = depth / prefill / each_per_s * 1000 + base.prefill_ms(seen.prompt_tokens, 0)

@@ -13,8 +13,9 @@ from itertools import pairwise, product
 
 import numpy as np
 
+from pointsman.api.protocol.names import Role
 from pointsman.planner.core.engine.performance_model import PerformanceModel
-from pointsman.planner.core.types import Decision, NextTick, Observation, Policy, RoutingNumbers, WorkerRole
+from pointsman.planner.core.types import Decision, NextTick, Observation, Policy, RoutingNumbers
 from pointsman.planner.simulator.baselines.layouts import ALL_REMOTE, clamped, go_to, routed, stay
 from pointsman.planner.simulator.simulate import simulate
 from pointsman.planner.simulator.types import Floats, Planner, Result, Simulation, Trace
@@ -161,7 +162,7 @@ def following(
     ) -> tuple[tuple[int, int] | None, Decision, NextTick]:
         slot = int(now_s / SLOT_S)
         target = schedule[min(slot, len(schedule) - 1)]
-        now = observation.committed(WorkerRole.PREFILL), observation.committed(WorkerRole.DECODE)
+        now = observation.committed(Role.PREFILL), observation.committed(Role.DECODE)
         # Asked for again when something else came of it, but not while it is being done.
         if target == state and (observation.plan_in_progress or target == now):
             decision = stay(observation, "as scheduled")

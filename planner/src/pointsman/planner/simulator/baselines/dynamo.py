@@ -11,8 +11,9 @@ load, and kinder to it than its default of 180 s without a load loop.
 import math
 from dataclasses import dataclass, replace
 
+from pointsman.api.protocol.names import Role
 from pointsman.planner.core.engine.performance_model import PerformanceModel
-from pointsman.planner.core.types import Decision, NextTick, Observation, Policy, WorkerCondition, WorkerRole
+from pointsman.planner.core.types import Decision, NextTick, Observation, Policy, WorkerCondition
 from pointsman.planner.simulator.baselines.layouts import (
     NOTHING_SEEN,
     Seen,
@@ -56,7 +57,7 @@ def decide(
         )
     if base is None or not state.seen.known:
         return state, routed(stay(observation, "the model is not ready")), tick
-    now = observation.committed(WorkerRole.PREFILL), observation.committed(WorkerRole.DECODE)
+    now = observation.committed(Role.PREFILL), observation.committed(Role.DECODE)
     target = now
     if now_s >= state.next_s and state.counted_s > 0:
         rate = state.arrivals / state.counted_s
@@ -94,7 +95,7 @@ def _reacted(
         prefill += 1
     elif prefill > state.floor[0] and queue_ms * prefill / (prefill - 1) < SENSITIVITY * slack_ms:
         prefill -= 1
-    running = [w for w in observation.workers if w.role is WorkerRole.DECODE and w.in_flight is not None]
+    running = [w for w in observation.workers if w.role is Role.DECODE and w.in_flight is not None]
     batch = sum(w.in_flight or 0 for w in running) / max(len(running), 1)
     context = seen.prompt_tokens + seen.output_tokens / 2
     room = observation.kv_capacity_tokens or math.inf

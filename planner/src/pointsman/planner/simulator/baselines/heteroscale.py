@@ -9,8 +9,9 @@ of the paper.)
 import math
 from dataclasses import dataclass, replace
 
+from pointsman.api.protocol.names import Role
 from pointsman.planner.core.engine.performance_model import PerformanceModel
-from pointsman.planner.core.types import Decision, NextTick, Observation, Policy, WorkerRole
+from pointsman.planner.core.types import Decision, NextTick, Observation, Policy
 from pointsman.planner.simulator.baselines.layouts import (
     NOTHING_SEEN,
     Seen,
@@ -55,7 +56,7 @@ def decide(
             return state, stay(observation, "no sequence fits"), tick
         ratio = decoded / prefill_requests_per_s(state.seen, base)
         state = replace(state, ratio=ratio, tokens_per_s=UTILISATION * decoded * state.seen.output_tokens)
-    decode = observation.committed(WorkerRole.DECODE)
+    decode = observation.committed(Role.DECODE)
     ratio = state.seen.rate_per_s * state.seen.output_tokens / (decode * state.tokens_per_s)
     wanted, why = decode, "within the band"
     if abs(ratio - 1) > BAND:

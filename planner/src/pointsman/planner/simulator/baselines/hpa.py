@@ -8,8 +8,9 @@ and default behaviour). Targets: 2 waiting requests a prefill worker, 0.8 of the
 import math
 from dataclasses import dataclass
 
+from pointsman.api.protocol.names import Role
 from pointsman.planner.core.engine.performance_model import PerformanceModel
-from pointsman.planner.core.types import Decision, NextTick, Observation, Policy, WorkerRole
+from pointsman.planner.core.types import Decision, NextTick, Observation, Policy
 from pointsman.planner.simulator.baselines.layouts import go_to, routed, stay
 from pointsman.planner.simulator.types import Planner
 
@@ -34,13 +35,11 @@ def decide(
     tick = NextTick(SYNC_S)
     service = observation.service
     usages = [
-        worker.kv_usage
-        for worker in observation.workers
-        if worker.role is WorkerRole.DECODE and worker.kv_usage is not None
+        worker.kv_usage for worker in observation.workers if worker.role is Role.DECODE and worker.kv_usage is not None
     ]
     if service is None or service.prefill_queue_depth is None or not usages:
         return state, routed(stay(observation, "a metric is missing")), tick
-    prefill, decode = observation.committed(WorkerRole.PREFILL), observation.committed(WorkerRole.DECODE)
+    prefill, decode = observation.committed(Role.PREFILL), observation.committed(Role.DECODE)
     # A pod that is not ready counts as using nothing when scaling up.
     wanted_prefill = _desired(prefill, service.prefill_queue_depth / max(prefill, 1) / WAITING_EACH)
     wanted_decode = _desired(decode, sum(usages) / max(decode, 1) / KV_USE)

@@ -3,16 +3,9 @@
 import math
 from dataclasses import dataclass, replace
 
+from pointsman.api.protocol.names import Role
 from pointsman.planner.core.engine.performance_model import PerformanceModel
-from pointsman.planner.core.types import (
-    Decision,
-    Observation,
-    Policy,
-    Reason,
-    RoutingNumbers,
-    Switch,
-    WorkerRole,
-)
+from pointsman.planner.core.types import Decision, Observation, Policy, Reason, RoutingNumbers, Switch
 
 ITL_MARGIN = 0.9
 KV_MARGIN = 1.1
@@ -71,7 +64,7 @@ def clamped(prefill: int, decode: int, policy: Policy, gpus: int) -> tuple[int, 
 
 def stay(observation: Observation, why: str) -> Decision:
     """Change nothing."""
-    prefill, decode = observation.committed(WorkerRole.PREFILL), observation.committed(WorkerRole.DECODE)
+    prefill, decode = observation.committed(Role.PREFILL), observation.committed(Role.DECODE)
     return Decision(Reason.STEADY, why, prefill, decode, observation.routing)
 
 
@@ -79,16 +72,16 @@ def go_to(
     observation: Observation, policy: Policy, prefill: int, decode: int, why: str, *, switching: bool = False
 ) -> Decision:
     """Scale to a layout as far as the policy allows; with ``switching`` opposite changes become role switches."""
-    now = observation.committed(WorkerRole.PREFILL), observation.committed(WorkerRole.DECODE)
+    now = observation.committed(Role.PREFILL), observation.committed(Role.DECODE)
     target = clamped(prefill, decode, policy, gpus_each(observation))
     if target == now:
         return stay(observation, why)
     more_prefill, more_decode = target[0] - now[0], target[1] - now[1]
     switches: tuple[Switch, ...] = ()
     if switching and more_prefill > 0 > more_decode:
-        switches = (Switch(WorkerRole.DECODE, WorkerRole.PREFILL, min(more_prefill, -more_decode)),)
+        switches = (Switch(Role.DECODE, Role.PREFILL, min(more_prefill, -more_decode)),)
     elif switching and more_decode > 0 > more_prefill:
-        switches = (Switch(WorkerRole.PREFILL, WorkerRole.DECODE, min(more_decode, -more_prefill)),)
+        switches = (Switch(Role.PREFILL, Role.DECODE, min(more_decode, -more_prefill)),)
     reason = Reason.BOTH_SHORT if sum(target) >= sum(now) else Reason.SPARE_CAPACITY
     return Decision(reason, why, *target, observation.routing, switches=switches, changes_layout=True)
 

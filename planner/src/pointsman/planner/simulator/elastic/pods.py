@@ -8,7 +8,8 @@ import math
 from dataclasses import dataclass, field
 from random import Random
 
-from pointsman.planner.core.types import Worker, WorkerCondition, WorkerRole
+from pointsman.api.protocol.names import Role
+from pointsman.planner.core.types import Worker, WorkerCondition
 from pointsman.planner.simulator.elastic.serving import Serving
 from pointsman.planner.simulator.elastic.types import GroupSimulation
 from pointsman.planner.simulator.events import Events
@@ -70,7 +71,7 @@ class Pods:
     def workers(self) -> tuple[Worker, ...]:
         """As the planner sees the pods."""
         gpus = max(self.simulation.instances.gpus, 1)
-        found = (Worker(pod.name, WorkerRole.DECODE, pod.condition, gpus=gpus) for pod in self._pods.values())
+        found = (Worker(pod.name, Role.DECODE, pod.condition, gpus=gpus) for pod in self._pods.values())
         return tuple(sorted(found, key=lambda worker: worker.name))
 
     def count(self, condition: WorkerCondition) -> int:

@@ -7,9 +7,10 @@ from random import Random
 
 import numpy as np
 
+from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.elastic.observe import ClusterView, group_observation
 from pointsman.planner.core.elastic.types import GroupObservation
-from pointsman.planner.core.types import Mode, Observation, Policy, Reason, WorkerCondition
+from pointsman.planner.core.types import Observation, Policy, Reason, WorkerCondition
 from pointsman.planner.simulator.elastic.pages import Scrapes, manager_page
 from pointsman.planner.simulator.elastic.pods import Pods
 from pointsman.planner.simulator.elastic.serving import Serving
