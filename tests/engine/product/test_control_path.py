@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from engine.product.served import ASKED, WAIT_SECONDS, Served, differences, errors
+from fixtures.kube_calls import WatchedMirror
 from pointsman.api.protocol.names import API_VERSION, Role
 from pointsman.api.v1alpha1.plan import Plan, PlanPhase
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
-from pointsman.kube.mirror import Mirror
 from pointsman.local.cluster import SYSTEM_NAMESPACE
 from pointsman.local.control_plane import APISERVER
 from pointsman.local.observation import ServiceView
@@ -125,12 +125,12 @@ async def test_requests_are_served_without_the_api_server_and_everything_finds_i
 
 
 @pytest.fixture
-async def plans(chat: Served) -> AsyncIterator[Mirror[Plan]]:
+async def plans(chat: Served) -> AsyncIterator[WatchedMirror[Plan]]:
     """The service under a policy that has plans carried out, and the plans as they are."""
     chat.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(POLICY))
     chat.kubectl("patch", "llms", chat.name, "--type=merge", "-p", '{"spec": {"policyRef": {"name": "by-hand"}}}')
     async with await Kube.connect(chat.cluster.kubeconfig, field_manager="pointsman-tests") as kube:
-        seen = Mirror(kube, resources.PLANS, Plan, namespace=chat.namespace)
+        seen = WatchedMirror(kube, resources.PLANS, Plan, namespace=chat.namespace)
         watching = asyncio.create_task(seen.run())
         await seen.synced.wait()
         yield seen
@@ -166,7 +166,7 @@ def two_and_two(chat: Served, name: str) -> str:
     return name
 
 
-async def reaches(plans: Mirror[Plan], holds: Callable[[Plan], bool], name: str) -> Plan:
+async def reaches(plans: WatchedMirror[Plan], holds: Callable[[Plan], bool], name: str) -> Plan:
     def found() -> bool:
         plan = plans.get(name, "default")
         return plan is not None and holds(plan)
@@ -188,7 +188,7 @@ def has_ended(plan: Plan) -> bool:
 
 @pytest.mark.parametrize("part", ["planner", "operator"])
 async def test_a_plan_is_carried_out_once_though_a_part_dies_in_the_middle_of_it(
-    chat: Served, plans: Mirror[Plan], answers: list[Record], part: str
+    chat: Served, plans: WatchedMirror[Plan], answers: list[Record], part: str
 ) -> None:
     before = await chat.look()
     async with running_load(chat.endpoint, iter(PLANS[part]), clients=3) as traffic:

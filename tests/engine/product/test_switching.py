@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from engine.product.served import MIX, PREFILL_HEAVY, Served, errors, some, stream_of
+from fixtures.kube_calls import WatchedMirror
 from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.roleswitch import RoleSwitch, SwitchPhase, SwitchReason
 from pointsman.kube.client import Kube
-from pointsman.kube.mirror import Mirror
 from pointsman.kube.resources import ROLE_SWITCHES
 from pointsman.local.observation import ServiceView
 from pointsman.local.traffic import Endpoint, closed_loop, compare, prompts, running_load
@@ -30,7 +30,7 @@ class Switches:
     """RoleSwitch objects of the namespace default, made and awaited as a user would."""
 
     kube: Kube
-    seen: Mirror[RoleSwitch]
+    seen: WatchedMirror[RoleSwitch]
 
     async def create(self, source: Role, **fields: Any) -> str:
         """``kubectl create -f examples/role-switch.yaml`` in other words; returns the name."""
@@ -67,7 +67,7 @@ class Switches:
 @pytest.fixture
 async def switches(chat: Served) -> AsyncIterator[Switches]:
     async with await Kube.connect(chat.cluster.kubeconfig, field_manager="pointsman-tests") as kube:
-        seen = Mirror(kube, ROLE_SWITCHES, RoleSwitch, namespace="default")
+        seen = WatchedMirror(kube, ROLE_SWITCHES, RoleSwitch, namespace="default")
         watching = asyncio.create_task(seen.run())
         await seen.synced.wait()
         yield Switches(kube, seen)

@@ -11,6 +11,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from fixtures.kube_calls import STRICT, dry_create, patch_with
 from pointsman.api.v1alpha1 import OWNED_FLAGS, LLMService, owned_flag
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
@@ -169,20 +170,20 @@ class Api:
         self._control_plane = control_plane
         self._namespace = namespace
 
-    async def create(self, manifest: dict[str, Any], *, dry_run: bool = False) -> None:
+    async def create(self, manifest: dict[str, Any]) -> None:
         resource = RESOURCES[manifest["kind"]]
-        await self._kube.create(resource, manifest, self._namespace, dry_run=dry_run, field_validation="Strict")
+        await self._kube.create(resource, manifest, self._namespace, field_validation="Strict")
 
     async def refusal(self, manifest: dict[str, Any]) -> str:
         """What the API server says to ``manifest``; nothing is stored."""
         with pytest.raises(Invalid) as refused:
-            await self.create(manifest, dry_run=True)
+            await dry_create(self._kube, RESOURCES[manifest["kind"]], manifest, self._namespace)
         return refused.value.message
 
     async def change(self, manifest: dict[str, Any], spec: Change) -> None:
         """``kubectl patch --type=merge`` of the spec of the object of that kind and name."""
         resource, name = RESOURCES[manifest["kind"]], manifest["metadata"]["name"]
-        await self._kube.patch(resource, name, self._namespace, {"spec": spec}, field_validation="Strict")
+        await patch_with(self._kube, STRICT, resource, name, self._namespace, {"spec": spec})
 
     async def refused_change(self, manifest: dict[str, Any], spec: Change) -> str:
         """What the API server says to the change."""

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from fixtures.fault_proxy import Cut, EventError, FaultProxy, Refuse, Reply, Request, chaos, healthy
+from fixtures.kube_calls import WatchedMirror
 from pointsman.kube.client import Kube
 from pointsman.kube.errors import NotFound
 from pointsman.kube.mirror import Key, Mirror
 from pointsman.kube.objects import KubeObject
 from pointsman.kube.pods import Pod
 from pointsman.kube.resources import CONFIG_MAPS, PODS
+from waiting import eventually
 
 DEADLINE_S = 60
 SELECTOR = "pointsman.dev/service"  # what the controllers put into a new namespace has no such label
@@ -45,9 +47,9 @@ class Following:
         self.told: list[tuple[str | None, str | None]] = []
         self.heard: dict[Key, str] = {}
 
-    async def __aenter__(self) -> Mirror[KubeObject]:
+    async def __aenter__(self) -> WatchedMirror[KubeObject]:
         self.kube = await Kube.connect(self.proxy.kubeconfig, request_timeout_s=5)
-        mirror = Mirror(
+        mirror = WatchedMirror(
             self.kube,
             CONFIG_MAPS,
             KubeObject,
@@ -150,7 +152,7 @@ async def test_a_connection_that_died_in_silence_is_noticed(kube: Kube, proxy: F
             await mirror.synced.wait()
             proxy.silence()
             await kube.create(CONFIG_MAPS, config_map("a"), namespace)
-            await mirror.until(lambda: mirror.stats().failures > 0)
+            await eventually(lambda: mirror.stats().failures > 0, "the watch failed")
             assert mirror.size == 0
             proxy.resume()
             await mirror.until(lambda: mirror.size == 1)
@@ -181,7 +183,7 @@ async def test_pods_are_mirrored_slim_by_owner_and_by_selector(kube: Kube, names
     def owner_uid(item: Pod) -> str | None:
         return item.metadata.controller.uid if item.metadata.controller else None
 
-    mirror = Mirror(kube, PODS, Pod, namespace=namespace, label_selector="app=x", index=owner_uid)
+    mirror = WatchedMirror(kube, PODS, Pod, namespace=namespace, label_selector="app=x", index=owner_uid)
     task = asyncio.create_task(mirror.run())
     try:
         async with asyncio.timeout(DEADLINE_S):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fixtures.kube_calls import WatchedMirror
 from fixtures.mirrors import caught_up
 from fixtures.operators import ForkedOperator, OperatorProcess
 from pointsman.api.protocol import names
@@ -19,7 +20,6 @@ from pointsman.api.v1alpha1.roleswitch import RoleSwitch, SwitchPhase
 from pointsman.api.v1alpha1.workerpool import WorkerPool
 from pointsman.kube import resources
 from pointsman.kube.client import Kube, Object
-from pointsman.kube.mirror import Mirror
 from pointsman.local.control_plane import ControlPlane
 from pointsman.operator.permissions import CLUSTER_RULES, LEASE_RULES
 from waiting import until
@@ -56,23 +56,23 @@ class Cluster:
 
     def __init__(self, kube: Kube, namespace: str, kubelet: StandInKubelet, operator: OperatorProcess) -> None:
         self.kube, self.namespace, self.kubelet, self.operator = kube, namespace, kubelet, operator
-        self.services = Mirror(kube, resources.LLM_SERVICES, LLMService, namespace=namespace)
-        self.pools = Mirror(kube, resources.WORKER_POOLS, WorkerPool, namespace=namespace)
-        self.switches = Mirror(kube, resources.ROLE_SWITCHES, RoleSwitch, namespace=namespace)
-        self.policies = Mirror(kube, resources.PLANNER_POLICIES, PlannerPolicy, namespace=namespace)
-        self.plans = Mirror(kube, resources.PLANS, Plan, namespace=namespace)
-        self.events: Mirror[Object] = Mirror(kube, resources.EVENTS, dict, namespace=namespace)
+        self.services = WatchedMirror(kube, resources.LLM_SERVICES, LLMService, namespace=namespace)
+        self.pools = WatchedMirror(kube, resources.WORKER_POOLS, WorkerPool, namespace=namespace)
+        self.switches = WatchedMirror(kube, resources.ROLE_SWITCHES, RoleSwitch, namespace=namespace)
+        self.policies = WatchedMirror(kube, resources.PLANNER_POLICIES, PlannerPolicy, namespace=namespace)
+        self.plans = WatchedMirror(kube, resources.PLANS, Plan, namespace=namespace)
+        self.events: WatchedMirror[Object] = WatchedMirror(kube, resources.EVENTS, dict, namespace=namespace)
 
-    def mirrors(self) -> tuple[Mirror[Any], ...]:
+    def mirrors(self) -> tuple[WatchedMirror[Any], ...]:
         """All that must be fed while the test runs."""
         return *self.read_together(), self.policies, self.events
 
-    def read_together(self) -> tuple[Mirror[Any], ...]:
+    def read_together(self) -> tuple[WatchedMirror[Any], ...]:
         """Those of which a test reads one after it has waited for another one, as it does with the kubelet's pods."""
         return self.services, self.pools, self.switches, self.plans
 
     async def until(
-        self, mirror: Mirror[Any], condition: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S
+        self, mirror: WatchedMirror[Any], condition: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S
     ) -> None:
         """Wait for something to hold; fails with the operator's last words.
 

@@ -17,13 +17,13 @@ from typing import Any
 from aiohttp import web
 from pydantic import ValidationError
 
+from fixtures.kube_calls import WatchedMirror
 from pointsman.api.protocol import control, names
 from pointsman.api.protocol.control import WorkerPhase
 from pointsman.api.protocol.names import Role
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
 from pointsman.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
-from pointsman.kube.mirror import Mirror
 from pointsman.kube.pods import Pod
 
 NODE = "operator-stand-in"
@@ -217,7 +217,7 @@ def _possible_roles(environment: Mapping[str, dict[str, Any]]) -> tuple[Role, ..
 class StandInGateway(Server):
     """A gateway: reports the workers whose labels and readiness it last followed."""
 
-    def __init__(self, pod: Pod, address: str, token: str, mirror: Mirror[Pod]) -> None:
+    def __init__(self, pod: Pod, address: str, token: str, mirror: WatchedMirror[Pod]) -> None:
         super().__init__(pod, address, token)
         self._mirror = mirror
         self.frozen: tuple[Pod, ...] | None = None
@@ -283,7 +283,7 @@ class StandInKubelet:
         self.created: list[str] = []  # names of worker pods as they were first seen
         self.ended: list[str] = []  # names of worker pods as they went
         self.lost_work: list[str] = []  # workers that were killed with something in flight
-        self.pods: Mirror[Pod] = Mirror(
+        self.pods: WatchedMirror[Pod] = WatchedMirror(
             kube,
             resources.PODS,
             Pod,

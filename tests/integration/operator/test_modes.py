@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from fixtures.kube_calls import WatchedMirror
 from pointsman.api.protocol.names import API_VERSION, Role
 from pointsman.api.v1alpha1.plan import Plan, PlanPhase, PlanReason
 from pointsman.kube import resources
-from pointsman.kube.mirror import Mirror
 from pointsman.local.control_plane import ControlPlane
 
 from .conftest import Cluster
@@ -22,7 +22,7 @@ class Decisions:
 
     def __init__(self, cluster: Cluster, control_plane: ControlPlane) -> None:
         self.cluster = cluster
-        self.plans = Mirror(cluster.kube, resources.PLANS, Plan, namespace=cluster.namespace)
+        self.plans = WatchedMirror(cluster.kube, resources.PLANS, Plan, namespace=cluster.namespace)
         self._control_plane = control_plane
         self._number = 0
 

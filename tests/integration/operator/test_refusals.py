@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pytest
 
+from fixtures.kube_calls import DRY_RUN, patch_with
 from pointsman.api.protocol import names
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.conditions import ConditionType
@@ -344,7 +345,7 @@ async def is_denied(kubeconfig: Path, resource: Resource, name: str, namespace: 
     """Whether the operator may not write this; nothing is written."""
     async with await Kube.connect(kubeconfig, field_manager="test") as operators:
         try:
-            await operators.patch(resource, name, namespace, patch, dry_run=True)
+            await patch_with(operators, DRY_RUN, resource, name, namespace, patch)
         except Forbidden as error:
             return "somebody forbids it" in str(error)
     return False

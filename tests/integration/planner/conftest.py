@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from fixtures.control_plane_process import ControlPlaneProcess
+from fixtures.kube_calls import WatchedMirror
 from fixtures.mirrors import caught_up
 from pointsman.api.protocol import metrics as named
 from pointsman.api.protocol import names
@@ -21,7 +22,6 @@ from pointsman.api.v1alpha1.plan import Plan
 from pointsman.gateway.metrics import GatewayMetrics
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
-from pointsman.kube.mirror import Mirror
 from pointsman.local.control_plane import ControlPlane
 from pointsman.planner.permissions import CLUSTER_RULES, LEASE_RULES
 from waiting import eventually
@@ -113,8 +113,8 @@ class World:
 
     def __init__(self, kube: Kube, kubeconfig: Path, namespace: str, planner: ControlPlaneProcess) -> None:
         self.kube, self.kubeconfig, self.namespace, self.planner = kube, kubeconfig, namespace, planner
-        self.plans = Mirror(kube, resources.PLANS, Plan, namespace=namespace)
-        self.services = Mirror(kube, resources.LLM_SERVICES, LLMService, namespace=namespace)
+        self.plans = WatchedMirror(kube, resources.PLANS, Plan, namespace=namespace)
+        self.services = WatchedMirror(kube, resources.LLM_SERVICES, LLMService, namespace=namespace)
         self.pages: dict[str, Page] = {}
         self.runners: list[web.AppRunner] = []
         self._addresses: dict[str, str] = {}
@@ -243,7 +243,7 @@ class World:
         await eventually(enough, f"{times} more decisions")
         return {reason: count for reason, count in (await since()).items() if count}
 
-    async def until(self, condition: Callable[[], bool], what: str, mirror: Mirror[Any] | None = None) -> None:
+    async def until(self, condition: Callable[[], bool], what: str, mirror: WatchedMirror[Any] | None = None) -> None:
         """Wait for something to hold; fails with the planner's last words. Then the other mirror is at least as new."""
         other = self.plans if mirror is self.services else self.services
         try:

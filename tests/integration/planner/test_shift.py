@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fixtures.control_plane_process import ControlPlaneProcess
+from fixtures.kube_calls import WatchedMirror
 from fixtures.ladder import answers, first_of_each, layouts, live_steps, note_threshold, predicted_steps
 from fixtures.operators import ForkedOperator, OperatorProcess
 from pointsman.api.protocol import names
@@ -17,7 +18,6 @@ from pointsman.api.v1alpha1.plan import PlanPhase
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
-from pointsman.kube.mirror import Mirror
 from pointsman.kube.pods import Pod
 from pointsman.local.control_plane import ControlPlane
 from pointsman.planner.core.types import Bounds, Policy
@@ -147,7 +147,7 @@ async def test_a_shift_is_answered_by_threshold_then_switch_then_scale_as_the_si
     cluster.kubelet.start_s = START_S
     engines = LiveEngines(cluster, trace, simulation(), policy_of_core().objectives)
     thresholds: dict[datetime, int] = {}
-    versions = Mirror(  # calls on_change for each version of the service
+    versions = WatchedMirror(  # calls on_change for each version of the service
         cluster.kube,
         resources.LLM_SERVICES,
         LLMService,

@@ -223,5 +223,5 @@ def test_a_reference_is_the_same_from_a_slim_and_a_raw_object() -> None:
 async def test_memory_is_bounded_whatever_is_recorded(recorder: EventRecorder) -> None:
     for number in range(5000):
         recorder.record(SERVICE._replace(uid=f"u{number}"), "Seen", "seen")
-    assert len(recorder._series) == len(recorder._buckets.buckets) == 2000
+    assert len(recorder._series) == len(recorder._buckets._tokens) == 2000
     assert len(recorder._dirty) <= 2000

@@ -69,12 +69,14 @@ class Stored:
     def __init__(self) -> None:
         self.changed = asyncio.Event()
 
-    async def list_page(self, resource: Resource, namespace: str | None, **_: Any) -> bytes:
+    async def list_page(self, resource: Resource, namespace: str | None, query: object) -> bytes:
         spec, newer = next((spec, newer) for kind, spec, newer in KINDS if kind == resource)
         items = [stored(resource, "newer", spec, newer), stored(resource, "chat", spec, {})]
         return json.dumps({"metadata": {"resourceVersion": "9"}, "items": items}).encode()
 
-    async def watch_lines(self, resource: Resource, namespace: str | None, **_: Any) -> AsyncGenerator[bytes, None]:
+    async def watch_lines(
+        self, resource: Resource, namespace: str | None, query: object, **_: Any
+    ) -> AsyncGenerator[bytes, None]:
         spec, newer = next((spec, newer) for kind, spec, newer in KINDS if kind == resource)
         event = {"type": "ADDED", "object": stored(resource, "another", spec, newer)}
         yield json.dumps(event).encode()

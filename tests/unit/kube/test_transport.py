@@ -12,7 +12,7 @@ import yaml
 from fakes.clock import FakeClock
 from pointsman.kube import transport
 from pointsman.kube.errors import NotConfigured
-from pointsman.kube.transport import Transport, connect
+from pointsman.kube.transport import Call, Transport, connect
 
 
 def kubeconfig(path: Path, server: str = "http://127.0.0.1:1", **user: Any) -> Path:
@@ -40,7 +40,8 @@ def no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 async def authorization(transport: Transport) -> str | None:
     await transport.refresh()
-    return (await transport.headers()).get("Authorization")
+    _, _, headers, _ = await transport.serialize(Call("GET", "/api", {}))
+    return headers.get("authorization")
 
 
 async def test_without_any_cluster_the_message_says_where_it_was_looked_for(tmp_path: Path) -> None:
@@ -127,15 +128,15 @@ async def test_only_a_certificate_that_really_changed_makes_a_new_connection(tmp
     config["clusters"][0]["cluster"]["certificate-authority"] = str(authority)
     (tmp_path / "config").write_text(yaml.safe_dump(config))
     transport = await connect(tmp_path / "config", clock=clock)
-    session = transport._session
+    client = transport._client
     authority.write_text(first)  # as the kubelet does with each token
     await clock.advance(61)
     await transport.refresh()
-    assert transport._session is session
+    assert transport._client is client
     authority.write_text(second)
     await clock.advance(61)
     await transport.refresh()
-    assert transport._session is not session
+    assert transport._client is not client
 
 
 def _certificates(count: int) -> list[str]:
@@ -180,10 +181,13 @@ print(json.dumps({{"apiVersion": "client.authentication.k8s.io/v1", "kind": "Exe
         assert await authorization(transport) == "Bearer token-2"
 
 
-async def test_a_proxy_of_the_environment_is_not_asked_for_a_local_cluster(tmp_path: Path) -> None:
+async def test_a_proxy_of_the_environment_is_not_asked_for_a_local_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def asks_the_environment(transport: Transport) -> bool:
         return bool(transport._configuration.client_session_kwargs["trust_env"])
 
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example:3128")
     assert not asks_the_environment(await connect(kubeconfig(tmp_path / "a", "https://127.0.0.1:6443")))
     assert not asks_the_environment(await connect(kubeconfig(tmp_path / "b", "https://localhost:6443")))
     assert asks_the_environment(await connect(kubeconfig(tmp_path / "c", "https://api.example.com")))

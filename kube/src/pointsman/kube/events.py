@@ -6,7 +6,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
 
@@ -66,34 +66,24 @@ class _Series:
     name: str = ""
 
 
-@dataclass
-class _Bucket:
-    tokens: float
-    filled_at_s: float
-
-
-@dataclass
 class _Buckets:
     """Token bucket per object and reason, the least recently used forgotten.
 
     Per reason too: the many small steps of a busy minute must not use up the place of the warning it ends with.
     """
 
-    clock: Clock
-    buckets: OrderedDict[tuple[Reference, str], _Bucket] = field(default_factory=OrderedDict)
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._tokens: OrderedDict[tuple[Reference, str], tuple[float, float]] = OrderedDict()  # and as of when
 
     def take(self, regarding: Reference, reason: str) -> bool:
-        now_s = self.clock.monotonic_s()
-        bucket = self.buckets.setdefault((regarding, reason), _Bucket(BURST, now_s))
-        self.buckets.move_to_end((regarding, reason))
-        if len(self.buckets) > REMEMBERED:
-            self.buckets.popitem(last=False)
-        bucket.tokens = min(float(BURST), bucket.tokens + (now_s - bucket.filled_at_s) / REFILL_S)
-        bucket.filled_at_s = now_s
-        if bucket.tokens < 1:
-            return False
-        bucket.tokens -= 1
-        return True
+        now_s, key = self._clock.monotonic_s(), (regarding, reason)
+        tokens, filled_at_s = self._tokens.pop(key, (float(BURST), now_s))
+        tokens = min(float(BURST), tokens + (now_s - filled_at_s) / REFILL_S)
+        self._tokens[key] = (tokens - 1 if tokens >= 1 else tokens, now_s)
+        if len(self._tokens) > REMEMBERED:
+            self._tokens.popitem(last=False)
+        return tokens >= 1
 
 
 class EventRecorder:

@@ -119,11 +119,6 @@ class Elector:
             self._led_until_s is not None and not self.lost.is_set() and self._clock.monotonic_s() < self._led_until_s
         )
 
-    @property
-    def holder(self) -> str | None:
-        """Who leads as far as we know; None when nobody does or we do not know."""
-        return self._seen.holder or None if self._seen is not None else None
-
     async def run(self) -> None:
         """Stand until elected, renew until lost, then return. No error of the API server ends it earlier.
 

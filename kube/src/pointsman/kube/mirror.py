@@ -7,16 +7,15 @@ out. Shared by operator, gateway and planner.
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from contextlib import aclosing
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Annotated, Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from pointsman.kube.client import PAGE_LIMIT, WATCH_SILENCE_S, Kube
+from pointsman.kube.client import PAGE_LIMIT, Kube, given
 from pointsman.kube.errors import Gone, KubeError, Unreachable, error_from_status
 from pointsman.kube.objects import KubeObject, Metadata, unreadable_fields
 from pointsman.kube.resources import Resource
@@ -27,25 +26,13 @@ log = logging.getLogger(__name__)
 Key = tuple[str, str]
 """``(namespace, name)``; the namespace of a cluster-scoped object is empty."""
 
+WATCH_SILENCE_S: Final = 70.0  # bookmarks come about every 60 s: longer silence is a dead connection
 BACKOFF_FIRST_S: Final = 0.5
 BACKOFF_MAX_S: Final = 30.0
 # The API server ends a watch then; a different time for each spreads the reconnects of many.
 WATCH_TIMEOUT_S: Final = (270.0, 330.0)
 # A watch that ended sooner did not work, whatever it said.
 WATCH_MIN_S: Final = 1.0
-
-
-class HasName(Protocol):
-    """What a mirrored model's ``metadata`` has (:class:`pointsman.kube.objects.Metadata` does)."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def namespace(self) -> str | None: ...
-    @property
-    def uid(self) -> str: ...
-    @property
-    def resource_version(self) -> str: ...
 
 
 M = TypeVar("M")
@@ -122,8 +109,7 @@ class Mirror(Generic[M]):
         self.resource: Final = resource
         self._kube = kube
         self._namespace = namespace
-        self._label_selector = label_selector
-        self._field_selector = field_selector
+        self._selectors = given(labelSelector=label_selector, fieldSelector=field_selector)
         self._index = index
         self._on_change = on_change
         self._on_unreadable = on_unreadable
@@ -144,7 +130,6 @@ class Mirror(Generic[M]):
         self._by: dict[Hashable, dict[Key, M]] = {}
         self._resource_version = ""
         self._fresh_at_s: float | None = None
-        self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         self._lists = 0
         self._failures = 0
         self._events = 0
@@ -163,10 +148,6 @@ class Mirror(Generic[M]):
     def by(self, key: Hashable) -> tuple[M, ...]:
         """The objects whose index key is ``key``, an immutable snapshot."""
         return tuple(self._by.get(key, {}).values())
-
-    def view(self) -> Mapping[Key, M]:
-        """All objects by ``(namespace, name)``: a live read-only view, not to be held over an await."""
-        return MappingProxyType(self._objects)
 
     def unreadable(self) -> tuple[Unreadable, ...]:
         """The objects that the model cannot read, an immutable snapshot."""
@@ -202,18 +183,6 @@ class Mirror(Generic[M]):
             unreadable=len(self._unreadable),
         )
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Return when ``condition()`` holds; it is looked at now, after each change and after each failure."""
-        if condition():
-            return
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiter = (condition, future)
-        self._waiters.append(waiter)
-        try:
-            await future
-        finally:
-            self._waiters = [other for other in self._waiters if other is not waiter]
-
     # --- following the API server ---
 
     async def run(self) -> None:
@@ -239,7 +208,6 @@ class Mirror(Generic[M]):
                 error = bug
             self._failures += 1
             self._last_error = str(error)
-            self._wake()
             if self._clock.monotonic_s() - began_s >= self._backoff_max_s:
                 failures_in_a_row = 0  # it went well for long enough
             failures_in_a_row += 1
@@ -256,16 +224,9 @@ class Mirror(Generic[M]):
     async def _list(self) -> None:
         found: dict[Key, M] = {}
         unreadable: dict[Key, Unreadable] = {}
-        token: str | None = None
+        query = {**self._selectors, "limit": str(self._page_limit)}
         while True:
-            body = await self._kube.list_page(
-                self.resource,
-                self._namespace,
-                label_selector=self._label_selector,
-                field_selector=self._field_selector,
-                limit=self._page_limit,
-                continue_token=token,
-            )
+            body = await self._kube.list_page(self.resource, self._namespace, query)
             metadata, items = self._read_page(body)
             for item in items:
                 if isinstance(item, Unreadable):
@@ -275,9 +236,9 @@ class Mirror(Generic[M]):
                     item.setdefault("apiVersion", self.resource.api_version)
                     item.setdefault("kind", self.resource.kind)
                 found[_identity(item).key] = item
-            token = metadata.continue_token
-            if not token:
+            if not metadata.continue_token:
                 break
+            query["continue"] = metadata.continue_token
         self._lists += 1
         self._last_error = None
         self._resource_version = metadata.resource_version
@@ -287,7 +248,6 @@ class Mirror(Generic[M]):
         self._replace(found)
         self._fresh_at_s = self._clock.monotonic_s()
         self.synced.set()
-        self._wake()
 
     def _read_page(self, body: bytes) -> "tuple[_PageMetadata, list[M | Unreadable]]":
         """A page of a list. Raises ValidationError for what is none."""
@@ -320,15 +280,9 @@ class Mirror(Generic[M]):
             return Unreadable(KubeObject.model_validate(item).metadata, unreadable_fields(error))
 
     async def _watch(self) -> None:
-        lines = self._kube.watch_lines(
-            self.resource,
-            self._namespace,
-            resource_version=self._resource_version,
-            label_selector=self._label_selector,
-            field_selector=self._field_selector,
-            timeout_s=random.uniform(*self._watch_timeout_s),
-            silence_s=self._silence_s,
-        )
+        timeout_s = max(1, round(random.uniform(*self._watch_timeout_s)))
+        query = {**self._selectors, "resourceVersion": self._resource_version, "timeoutSeconds": str(timeout_s)}
+        lines = self._kube.watch_lines(self.resource, self._namespace, query, silence_s=self._silence_s)
         async with aclosing(lines):
             async for line in lines:
                 event = self._read_event(line)
@@ -389,7 +343,6 @@ class Mirror(Generic[M]):
             if old is not None and not same:
                 self._tell(old, None)
             self._tell(old if same else None, item)
-        self._wake()
 
     def _take_unreadable(self, event: "_LeftOut") -> None:
         """One event of the watch, of an object that the model cannot read."""
@@ -409,7 +362,6 @@ class Mirror(Generic[M]):
             del self._objects[key]
             self._refile(key, old, None)
             self._tell(old, None)
-        self._wake()
 
     def _leave_out(self, found: Unreadable) -> None:
         """Tell of an object that the model cannot read, unless that was told already."""
@@ -444,16 +396,6 @@ class Mirror(Generic[M]):
             self._on_change(old, new)
         except Exception:
             log.exception("a change of %s could not be handed on", self.resource)
-
-    def _wake(self) -> None:
-        for condition, future in self._waiters:
-            if future.done():
-                continue
-            try:
-                if condition():
-                    future.set_result(None)
-            except Exception as error:  # noqa: BLE001 - it goes to the one who waits
-                future.set_exception(error)
 
 
 class _NoAnswer(Exception):
@@ -525,5 +467,5 @@ def _identity(item: Any) -> _Identity:
         metadata = item["metadata"]
         key = (metadata.get("namespace") or "", metadata["name"])
         return _Identity(key, metadata["uid"], metadata["resourceVersion"])
-    slim: HasName = item.metadata
+    slim: Metadata = item.metadata
     return _Identity((slim.namespace or "", slim.name), slim.uid, slim.resource_version)

@@ -1,8 +1,8 @@
-"""Connection to the API server: where it is, who we are, one HTTP session.
+"""Connection to the API server through the ``ApiClient`` of ``kubernetes.aio``: where it is, who we are.
 
-Configuration, credentials (service account, client certificate, token file, exec plugin, OIDC …) and the HTTP session
-are those of ``kubernetes.aio``; its generated models are not used, because decoding with them costs 15 to 40 times the
-time of a slim model.
+Configuration, credentials (service account, client certificate, token file, exec plugin, OIDC …), TLS, HTTP session and
+the sending of requests are the package's. Answers stay as the API server sent them: the package's generated models
+take 15 to 40 times the time of a slim model to decode.
 """
 
 import asyncio
@@ -10,24 +10,30 @@ import ipaddress
 import logging
 import os
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+import urllib.request
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
-from urllib.parse import urlencode, urlsplit
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 import aiohttp
 import yaml
 import yarl
+from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
-from kubernetes.aio.client.rest import RESTClientObject
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
 from pointsman.kube.errors import NotConfigured, Unreachable
 from pointsman.process.clock import SYSTEM_CLOCK, Clock
 
+if TYPE_CHECKING:
+    from multidict import CIMultiDictProxy
+
 log = logging.getLogger(__name__)
 
+JSON: Final = "application/json"
 CREDENTIALS_REFRESH_S: Final = 60.0
 EXEC_PLUGIN_TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -38,38 +44,45 @@ Loader = Callable[[Configuration], Awaitable[None]]
 """Reads address and credentials, as they are now, into the configuration."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One HTTP request. ``path`` is quoted; ``body`` is an object for a content type of JSON, bytes for another."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    body: object = None
+    content_type: str = JSON
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole answer; ``warnings`` are the API server's sentences about deprecations and fields it dropped."""
+    """A whole answer of the API server."""
 
     status: int
     body: bytes
-    retry_after: str | None = None
-    warnings: tuple[str, ...] = ()
+    headers: "CIMultiDictProxy[str]"
 
 
-class _Session(RESTClientObject):  # type: ignore[misc]  # kubernetes has no types
-    """kubernetes.aio's HTTP session (TLS, proxy, pool), without its request encoding."""
-
-    pool_manager: aiohttp.ClientSession | None
-
-    def open(self) -> aiohttp.ClientSession:
-        if self.pool_manager is None:
-            self.pool_manager = self._create_pool_manager()
-        return self.pool_manager
+@contextmanager
+def unreachable(request: object, no_answer: str) -> Iterator[None]:
+    """Raise Unreachable for what aiohttp raises; ``no_answer`` is the text for a timeout."""
+    try:
+        yield
+    except TimeoutError as error:
+        raise Unreachable(f"{request}: {no_answer}") from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise Unreachable(f"{request}: {error}") from error
 
 
 class Transport:
     """Requests to one API server, with credentials that are read again as they age."""
 
     def __init__(
-        self,
-        configuration: Configuration,
-        load: Loader,
-        *,
-        user_agent: str,
-        clock: Clock,
-        namespace: str = DEFAULT_NAMESPACE,
+        self, configuration: Configuration, load: Loader, *, user_agent: str, clock: Clock, namespace: str
     ) -> None:
         """For :func:`connect`; ``configuration`` is loaded already."""
         self.namespace = namespace
@@ -79,8 +92,16 @@ class Transport:
         self._user_agent = user_agent
         self._loaded_at_s = clock.monotonic_s()
         self._loading = asyncio.Lock()
-        self._session = _Session(configuration)
+        self._client = self._new_client()
         self._tls = _tls_material(configuration)
+
+    def _new_client(self) -> ApiClient:
+        client = ApiClient(self._configuration)
+        client.user_agent = self._user_agent
+        client.set_default_header("Accept", JSON)
+        # The API server would compress large lists: more work for both sides than a cluster's network saves.
+        client.set_default_header("Accept-Encoding", "identity")
+        return client
 
     @property
     def server(self) -> str:
@@ -89,100 +110,52 @@ class Transport:
 
     async def close(self) -> None:
         """Close the session; open requests and watches end."""
-        await self._session.close()
+        await self._client.close()
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str],
-        body: bytes | None = None,
-        content_type: str = "application/json",
-        timeout_s: float,
-    ) -> Answer:
-        """One request, its whole answer, within ``timeout_s``.
-
-        Credentials that are refused are read again once: a refused request was not executed.
-
-        Raises Unreachable when there is no answer.
-        """
+    async def request(self, call: Call, *, timeout_s: float) -> Answer:
+        """One request and its whole answer, within ``timeout_s``. Raises Unreachable when there is none."""
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
-        answer = await self._request(method, path, query, body, content_type, timeout)
-        if answer.status == 401 and await self.refresh(force=True):
-            answer = await self._request(method, path, query, body, content_type, timeout)
-        return answer
+        with unreachable(call, f"no answer within {timeout_s:g} s"):
+            async with await self._send(call, timeout) as response:
+                return Answer(response.status, await response.read(), response.headers)
 
-    async def _request(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str],
-        body: bytes | None,
-        content_type: str,
-        timeout: aiohttp.ClientTimeout,
-    ) -> Answer:
-        await self.refresh()
-        headers = await self.headers()
-        if body is not None:
-            headers["Content-Type"] = content_type
-        try:
-            async with self._session.open().request(
-                method, self.url(path, query), data=body, headers=headers, timeout=timeout, **self._options()
-            ) as response:
-                return Answer(
-                    response.status,
-                    await response.read(),
-                    retry_after=response.headers.get("Retry-After"),
-                    # Of the form: 299 - "text".
-                    warnings=tuple(w.split(" ", 2)[-1].strip('"') for w in response.headers.getall("Warning", ())),
-                )
-        except TimeoutError as error:
-            raise Unreachable(f"{method} {path}: no answer within {timeout.total:g} s") from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise Unreachable(f"{method} {path}: {error}") from error
-
-    async def stream(self, path: str, *, query: Mapping[str, str], read_timeout_s: float) -> aiohttp.ClientResponse:
-        """Begin a GET whose body is read as it comes; the caller closes the response.
+    async def stream(self, call: Call, *, read_timeout_s: float) -> aiohttp.ClientResponse:
+        """Begin a request whose answer is read as it comes; the caller closes the response.
 
         ``read_timeout_s`` bounds the silence between two reads, not the whole.
 
         Raises Unreachable when there is no answer.
         """
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=read_timeout_s)
-        for last_try in (False, True):
-            await self.refresh()
-            headers = await self.headers()
-            try:
-                response = await self._session.open().get(
-                    self.url(path, query), headers=headers, timeout=timeout, **self._options()
-                )
-            except TimeoutError as error:
-                raise Unreachable(f"GET {path}: no answer within {read_timeout_s:g} s") from error
-            except (aiohttp.ClientError, OSError) as error:
-                raise Unreachable(f"GET {path}: {error}") from error
-            if response.status != 401 or last_try or not await self.refresh(force=True):
-                break
+        with unreachable(call, f"no answer within {read_timeout_s:g} s"):
+            return await self._send(call, timeout)
+
+    async def _send(self, call: Call, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+        """Credentials that are refused are read again once: a refused request was not executed."""
+        await self.refresh()
+        response = await self._try(call, timeout)
+        if response.status == 401 and await self.refresh(force=True):
             response.close()
+            response = await self._try(call, timeout)
         return response
 
-    def url(self, path: str, query: Mapping[str, str]) -> yarl.URL:
-        """The URL of ``path`` (already quoted) at this server."""
-        text = self.server + path
-        return yarl.URL(f"{text}?{urlencode(query)}" if query else text, encoded=True)
+    async def _try(self, call: Call, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+        method, url, headers, body = await self.serialize(call)
+        answer = await self._client.call_api(method, url, headers, body, _request_timeout=timeout)
+        response: aiohttp.ClientResponse = answer.response
+        return response
 
-    async def headers(self) -> dict[str, str]:
-        """Headers every request carries."""
-        headers = {
-            "Accept": "application/json",
-            # The API server would compress large lists: more work for both sides than a cluster's network saves.
-            "Accept-Encoding": "identity",
-            "User-Agent": self._user_agent,
-        }
-        token = await self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
-        if token:
-            headers["Authorization"] = token.strip()  # a token file may end in a newline
-        return headers
+    async def serialize(self, call: Call) -> tuple[str, yarl.URL, dict[str, str], object]:
+        """Method, URL, headers and body as they are sent, with the credentials."""
+        method, url, headers, body, _ = await self._client.param_serialize(
+            call.method,
+            call.path,
+            query_params=[*call.query.items()],
+            header_params={"Content-Type": call.content_type},
+            body=call.body,
+            auth_settings=["BearerToken"],
+        )
+        return method, yarl.URL(url, encoded=True), headers, body
 
     async def refresh(self, *, force: bool = False) -> bool:
         """Read the credentials again when they are a minute old; True when they were read.
@@ -199,24 +172,16 @@ class Transport:
             self._loaded_at_s = self._clock.monotonic_s()
             try:
                 async with asyncio.timeout(EXEC_PLUGIN_TIMEOUT_S):
-                    await self._load(self._configuration)
+                    await _load(self._load, self._configuration)
             except (NotConfigured, ConfigException, OSError, TimeoutError) as error:
                 log.warning("cannot read credentials again, keeping the old ones: %s", error)
                 return False
             tls = _tls_material(self._configuration)
             if tls != self._tls:
                 log.info("certificates changed, connecting anew to %s", self.server)
-                old, self._session, self._tls = self._session, _Session(self._configuration), tls
+                old, self._client, self._tls = self._client, self._new_client(), tls
                 await old.close()
             return True
-
-    def _options(self) -> dict[str, Any]:
-        options: dict[str, Any] = {}
-        if self._configuration.tls_server_name:
-            options["server_hostname"] = str(self._configuration.tls_server_name)
-        if self._configuration.proxy:
-            options["proxy"] = str(self._configuration.proxy)
-        return options
 
 
 async def connect(
@@ -238,9 +203,11 @@ async def connect(
     # Many clusters' CA certificates lack the key identifier that Python 3.13's strict mode demands.
     configuration.disable_strict_ssl_verification = True
     try:
-        await load(configuration)
-        # A proxy of the environment is for the outside; kube-apiserver on loopback is not there (Go's rule too).
-        configuration.client_session_kwargs = {"trust_env": not _is_loopback(configuration.host)}
+        await _load(load, configuration)
+        # A proxy of the environment is for the outside; kube-apiserver on loopback is not there (Go's rule too). The
+        # environment is looked at once: aiohttp does it for each request, which doubles what a request costs.
+        trust = bool(urllib.request.getproxies()) and not _is_loopback(configuration.host)
+        configuration.client_session_kwargs = {"trust_env": trust}
         namespace = load.namespace if isinstance(load, _KubeconfigLoader) else _pods_namespace()
         return Transport(configuration, load, user_agent=user_agent, clock=clock, namespace=namespace)
     except (ConfigException, OSError, ssl.SSLError) as error:
@@ -270,6 +237,12 @@ def _pods_namespace() -> str:
         return DEFAULT_NAMESPACE
 
 
+async def _load(load: Loader, configuration: Configuration) -> None:
+    await load(configuration)
+    # A token file may end in a newline.
+    configuration.api_key = {name: key.strip() for name, key in configuration.api_key.items()}
+
+
 async def _load_service_account(configuration: Configuration) -> None:
     load_incluster_config(client_configuration=configuration, try_refresh_token=False)
 
@@ -282,7 +255,7 @@ class _KubeconfigLoader:
         self._paths = [Path(path).expanduser() for path in files.split(os.pathsep) if path]
         self._context = context
         # The loader remembers when an exec plugin's or identity provider's token ends.
-        self._loader: _AuthLoader | None = None
+        self._loader: Any = None
         self._seen: tuple[int, ...] = ()
 
     @property
@@ -309,17 +282,6 @@ class _KubeconfigLoader:
         except (ConfigException, yaml.YAMLError, TypeError, AttributeError) as error:
             # What is no kubeconfig at all (a list, an empty file) fails in the loader with the latter two.
             raise NotConfigured(f"kubeconfig {self._files} cannot be used: {error}") from error
-
-
-class _AuthLoader(Protocol):
-    """What is used of the loader ``load_kube_config`` returns."""
-
-    @property
-    def current_context(self) -> Mapping[str, Any]:
-        """The entry of ``contexts`` that is used."""
-
-    async def load_and_set(self, client_configuration: Configuration) -> None:
-        """Read the credentials again, those that have not ended from memory."""
 
 
 def _tls_material(configuration: Configuration) -> tuple[object, ...]:

@@ -12,9 +12,9 @@ from pointsman.api.v1alpha1.elasticgroup import ElasticGroup, InstanceCounts
 from pointsman.api.v1alpha1.llmservice import LLMService
 from pointsman.api.v1alpha1.plan import PlanPhase, PlanReason
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase, SwitchReason
-from pointsman.kube.client import RequestRecord
 from pointsman.kube.mirror import MirrorStats
 from pointsman.kube.queue import QueueStats
+from pointsman.kube.request import RequestRecord
 
 _OF_SERVICE: Final = ("namespace", "service")
 _OfKind = tuple[str, str, str]  # namespace, name and kind of an object
