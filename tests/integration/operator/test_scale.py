@@ -123,7 +123,7 @@ async def test_a_silent_gateway_is_passed_over_and_a_drain_ends_at_its_deadline(
     assert "drain does not wait" in await cluster.until_event("GatewaySkipped")
     await cluster.until_summary("1P1D")
     assert len(cluster.kubelet.lost_work) == 1, "the gateway retries it elsewhere"
-    assert "drain.timeoutSeconds 4 is over" in await cluster.until_event("WorkerDeleted")
+    assert "drain.timeoutSeconds 4 has passed" in await cluster.until_event("WorkerDeleted")
 
 
 async def test_a_leaving_worker_is_taken_back_when_it_is_needed_again(cluster: Cluster) -> None:
