@@ -449,22 +449,19 @@ async def test_a_stream_that_is_given_up_after_its_objective_is_missed_and_befor
 
     async def leaves(streams: bool) -> None:
         worker.behaviours.append(Behaviour(gate=asyncio.Event()))
-        seen = len(worker.seen)
+        seen, left = len(worker.seen), len(gateway.of.logged("request", status=499))
         asking = asyncio.create_task(gateway.client.completions.create(**ask, stream=streams))
         await eventually(lambda: len(worker.seen) > seen, "the worker has the request")
         await asyncio.sleep(0.2)  # longer than the objective of 100 ms
         asking.cancel()
         await asyncio.wait([asking])
-        await eventually(lambda: len(gateway.of.logged("request", status=499)) == left, "it is known that it left")
+        await eventually(lambda: len(gateway.of.logged("request", status=499)) > left, "it is known that it left")
 
     await judged(gateway, worker, 60_000, 60_000)
-    left = 1
     load = {'accepted_total{service="chat"}': 1}
     assert await counted(gateway, leaves(True)) == load, "it did not wait as long as it had to"
     await judged(gateway, worker, 100, 60_000)
-    left = 2
     assert await counted(gateway, leaves(True)) == load | {'ended_total{tpot="failed",ttft="missed"}': 1}
-    left = 3
     assert await counted(gateway, leaves(False)) == load, "its first token may have come"
 
 
