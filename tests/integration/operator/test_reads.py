@@ -1,18 +1,22 @@
-"""What the operator reads while something runs: the objects that run, not all of their namespace."""
+"""What the operator reads while something runs: the objects that run, as they are now, not all of their namespace."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 
-from fixtures.fault_proxy import FaultProxy
+import pytest
+
+from fixtures.fault_proxy import FaultProxy, Request, Silence
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.plan import PlanPhase
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.kube import resources
+from waiting import eventually
 
 from .conftest import Cluster
 from .test_kill_points import operator, proxy  # noqa: F401  the operator reaches the API server through this proxy
-from .test_plans import layout, plan
+from .test_plans import layout, plan, policy, scale
 
 
 async def _plan_of_another(cluster: Cluster, number: int) -> None:
@@ -64,3 +68,40 @@ async def test_a_switch_and_a_plan_that_run_are_read_by_their_names(
     ended = [request for request in read if "other-" in request.query]
     assert ended == [], "another service's plans are not read for this one"
     assert Role.PREFILL in await cluster.books()
+
+
+@pytest.fixture
+async def old_policy(cluster: Cluster, proxy: FaultProxy) -> Callable[[], Awaitable[None]]:  # noqa: F811
+    """From its call on, the operator learns of no edit of a policy by its watch."""
+
+    def silent(request: Request) -> Silence | None:
+        return Silence(0) if request.watch and "/plannerpolicies" in request.path else None
+
+    async def begin() -> None:
+        proxy.plan = silent
+        proxy.requests.clear()
+        proxy.cut()
+        await eventually(lambda: any(silent(request) for request in proxy.requests), "the policies are watched again")
+
+    return begin
+
+
+async def test_a_plan_is_carried_out_under_the_policy_as_it_is_however_old_the_operators_copy_is(
+    cluster: Cluster, old_policy: Callable[[], Awaitable[None]]
+) -> None:
+    await layout(cluster, 1, 1, Mode.SHADOW)
+    await old_policy()
+    await policy(cluster, Mode.ACTIVE)
+    await cluster.until_plan(PlanPhase.COMPLETED, await plan(cluster, 1, 1, 2))
+    await cluster.until_layout(1, 2)
+
+
+async def test_what_people_scale_under_an_external_policy_stays_however_old_the_operators_copy_is(
+    cluster: Cluster, old_policy: Callable[[], Awaitable[None]]
+) -> None:
+    await layout(cluster, 1, 1, Mode.ACTIVE)
+    await old_policy()
+    await policy(cluster, Mode.EXTERNAL)
+    await scale(cluster, "chat-decode", 2)
+    await cluster.until_layout(1, 2)
+    assert not [event for event in cluster.events.objects() if event.get("reason") == "ReplicasPutBack"]

@@ -11,9 +11,7 @@ import pytest
 from pointsman.api.v1alpha1.elasticgroup import ElasticGroupSpec, InstanceCounts
 from pointsman.api.v1alpha1.plan import Approval, PlanPhase, PlanReason, PlanSpec, PlanStatus
 from pointsman.api.v1alpha1.plan import Plan as PlanObject
-from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicy, PlannerPolicySpec
-from pointsman.kube.client import Listing
-from pointsman.kube.resources import PLANNER_POLICIES, Resource
+from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicySpec
 from pointsman.operator.core.actions import SetPlanStatus
 from pointsman.operator.core.elastic.plans import Asked, SetInstances, group_plan_actions, objectives_of
 from pointsman.operator.core.snapshot import Container, Plan, Policy, Worker
@@ -233,21 +231,3 @@ def test_a_group_has_no_plans_of_a_service_that_has_its_name() -> None:
     for kind, name in (("ElasticGroup", "g"), ("LLMService", "s")):
         plans = asyncio.run(plan_inputs.plans(("models", "long-chat"), "u", kind))
         assert [each.name for each in plans] == [name]
-
-
-@pytest.mark.parametrize("ended", [False, True], ids=["a plan runs", "no plan runs"])
-def test_a_plan_that_runs_is_held_against_the_policy_as_it_is_now_and_not_as_a_mirror_has_it(ended: bool) -> None:
-    def named(mode: Mode) -> dict[str, Any]:
-        spec = policy(mode).spec.model_dump(by_alias=True, mode="json", exclude_none=True)
-        return {"kind": "PlannerPolicy", "metadata": METADATA, "spec": spec}
-
-    async def live(resource: Resource, namespace: str, *, field_selector: str) -> Listing:
-        assert (resource, namespace, field_selector) == (PLANNER_POLICIES, "models", "metadata.name=long")
-        return Listing([named(Mode.EXTERNAL)], "2")
-
-    mirrored = SimpleNamespace(get=lambda *_: PlannerPolicy.model_validate(named(Mode.ACTIVE)))
-    plan_inputs = PlanInputs(SimpleNamespace(list=live), mirrored, mirrored, mirrored)  # type: ignore[arg-type]
-    status = PlanStatus(phase=PlanPhase.COMPLETED if ended else PlanPhase.EXECUTING)
-    found = asyncio.run(plan_inputs.policy("models", "long", [replace(plan(4), status=status)]))
-    assert found is not None
-    assert found.mode is (Mode.ACTIVE if ended else Mode.EXTERNAL)

@@ -186,7 +186,8 @@ class ElasticGroups:
             memory.policy = name
         if name is None:
             return None
-        policy = await self._plan_inputs.policy(service.namespace, name, plans)
+        runs = any(not plan.ended for plan in plans)
+        policy = await self._plan_inputs.policy(service.namespace, name, live=runs)
         if policy is None:
             problems.append(self._plan_inputs.no_policy(service.namespace, name))
         elif refused := contradiction(policy.spec, service.name, group.spec):

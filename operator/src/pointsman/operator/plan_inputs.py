@@ -83,13 +83,15 @@ class PlanInputs:
         listing = await self._kube.list(resource, namespace)
         return [raw for raw in listing.items if _service_name(raw) == name]
 
-    async def policy(self, namespace: str, name: str, plans: Iterable[Plan]) -> Policy | None:
-        """The policy of that name, None if there is none: live while one of ``plans`` runs, so that none is carried
-        out, or refused, by an edit that is older than the plan."""
+    async def policy(self, namespace: str, name: str, *, live: bool) -> Policy | None:
+        """The policy of that name, None if there is none.
+
+        ``live`` reads it from the API server: wherever it decides what becomes of a newer object, such as a plan.
+        """
         found = self._policies.get(name, namespace)
-        if any(not plan.ended for plan in plans):
-            live = await self._live(resources.PLANNER_POLICIES, namespace, [name])
-            found = next((policy for policy, _ in _readable(PlannerPolicy, live)), None)
+        if live:
+            read = await self._live(resources.PLANNER_POLICIES, namespace, [name])
+            found = next((policy for policy, _ in _readable(PlannerPolicy, read)), None)
         return Policy(name=name, spec=found.spec) if found is not None else None
 
     def no_policy(self, namespace: str, name: str) -> Problem:

@@ -246,6 +246,10 @@ class Reconciler:
         wishes = await self._wishes(key, service, problems)
         pools, unmade = await self._find_pools(key, service, found.status, wishes, make=touch and service.has_finalizer)
         problems += unmade
+        if wishes.policy and any(pool.owned_replicas not in (None, pool.replicas) for pool in pools.values()):
+            # Others wrote replicas. The policy may have handed the pools over to them just before.
+            policy = await self._plan_inputs.policy(service.namespace, wishes.policy.name, live=True)
+            wishes = replace(wishes, policy=policy)
         if touch and service.has_finalizer and render is not None:
             await self._children.ensure(service, pools)
         token = memory.token = await self._children.token(service)
@@ -478,7 +482,8 @@ class Reconciler:
                 problems += [problem] if problem is not None else []
         policy: Policy | None = None
         if service.spec.policy_ref is not None:
-            policy = await self._plan_inputs.policy(service.namespace, service.spec.policy_ref.name, plans)
+            runs = any(not plan.ended for plan in plans)
+            policy = await self._plan_inputs.policy(service.namespace, service.spec.policy_ref.name, live=runs)
             if policy is None:
                 problems.append(self._plan_inputs.no_policy(service.namespace, service.spec.policy_ref.name))
             elif refused := contradiction(policy.spec, service.name, service.spec):
