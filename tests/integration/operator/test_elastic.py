@@ -185,13 +185,15 @@ async def test_a_plan_changes_its_instances_once_and_a_policy_that_is_not_there_
         return await phase(cluster, first) is PlanPhase.EXECUTING
 
     await eventually(executing, "no instance is ready here")
+
+    async def refused(name: str) -> bool:
+        return await phase(cluster, name) is PlanPhase.FAILED
+
+    second = await plan(cluster, 2, 9)
+    await eventually(lambda: refused(second), "9 instances are more than the group may have")
+    assert await phase(cluster, first) is PlanPhase.SUPERSEDED
     scale = {"spec": {"replicas": 2}}
     await cluster.kube.patch(resources.ELASTIC_GROUPS, NAME, cluster.namespace, scale, subresource="scale")
-    second = await plan(cluster, 2, 9)
-
-    async def refused() -> bool:
-        return await phase(cluster, second) is PlanPhase.FAILED
-
-    await eventually(refused, "9 instances are more than the group may have")
-    assert await phase(cluster, first) is PlanPhase.SUPERSEDED
+    third = await plan(cluster, 3, 9)
+    await eventually(lambda: refused(third), "the operator has looked at the group since")
     assert (await status(cluster)).spec.instances.replicas == 2, "what a person wrote after the plan stays"
