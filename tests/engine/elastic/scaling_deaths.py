@@ -129,7 +129,7 @@ def death(folder: Path, direction: str, rng: random.Random) -> dict[str, Any]:
             except GroupBroken:
                 noticed += 1
         noticed_s = time.monotonic() - began_s
-        members.all[dying].process.join(10)
+        members.all[dying].process.join(120)
         died = members.all[dying].process.exitcode == -signal.SIGKILL
         # As the manager's book: a step counts if its master came through, and the prompt is computed again.
         tokens.pop(SHRINKING, None)

@@ -161,7 +161,7 @@ async def test_an_instance_that_loses_a_shard_ends(group: ElasticGroup) -> None:
     ]
     os.kill(shard, signal.SIGKILL)
     await eventually(lambda: has_instances(group, int(before)), "the manager knows that the instance has ended")
-    assert instance.process.wait(10) != 0
+    assert instance.process.wait(120) != 0
     group.instances.pop("eg-3")
 
 

@@ -49,7 +49,7 @@ def test_a_process_gets_arguments_environment_folder_and_streams(engines: Engine
     )
     os.close(inputs[0])
     os.close(outputs[1])
-    assert process.wait(30) == 7
+    assert process.wait(120) == 7
     with os.fdopen(outputs[0]) as output:
         first, second = output.read().splitlines()
     assert first == f"['a', 'b c'] environ({{'X': '1'}}) {script.parent}"
@@ -60,7 +60,7 @@ def test_a_process_leads_its_group_within_the_servers_session(engines: Engines, 
     script.write_text("import os; print(os.getpgid(0) == os.getpid(), os.getsid(0))")
     with (tmp_path / "log").open("w") as log:
         process = start(engines.socket, ["python", str(script)], {}, tmp_path, stdout=log.fileno())
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
     assert (tmp_path / "log").read_text().split() == ["True", str(os.getsid(0))]
 
 
@@ -81,7 +81,7 @@ def test_a_process_joins_the_control_group_of_its_container_and_runs_where_it_ca
                 engines.socket, ["python", str(script)], variables, script.parent, stdout=log.fileno(),
                 stderr=log.fileno(),
             )  # fmt: skip
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
         number, joined = (tmp_path / "log").read_text().split()
         assert (number == joined) is not gone
 
@@ -90,14 +90,14 @@ def test_an_uncaught_exception_is_exit_code_1_with_a_traceback(engines: Engines,
     script.write_text("raise ValueError('as it was')")
     with (tmp_path / "log").open("w") as log:
         process = start(engines.socket, ["python", str(script)], {}, tmp_path, stderr=log.fileno())
-        assert process.wait(30) == 1
+        assert process.wait(120) == 1
     assert "ValueError: as it was" in (tmp_path / "log").read_text()
 
 
 def test_what_is_no_python_program_is_refused_with_a_sentence(engines: Engines, tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as log:
         process = start(engines.socket, ["python", "-c", "pass"], {}, tmp_path, stderr=log.fileno())
-        assert process.wait(30) == 1
+        assert process.wait(120) == 1
     assert "neither 'python -m MODULE" in (tmp_path / "log").read_text()
 
 
@@ -117,7 +117,7 @@ def test_temporary_files_go_where_its_own_environment_says(engines: Engines, scr
         process = start(
             engines.socket, ["python", str(script)], {"TMPDIR": str(tmp_path)}, tmp_path, stderr=log.fileno()
         )
-        assert process.wait(30) == 1
+        assert process.wait(120) == 1
     assert (tmp_path / "log").read_text().strip() == str(tmp_path)
 
 
@@ -139,7 +139,7 @@ def test_a_waiting_client_program_can_be_stopped(engines: Engines, tmp_path: Pat
         assert process.stderr is not None
         assert not select.select([process.stderr], [], [], 1.0)[0]
         process.terminate()
-        assert process.wait(30) in (128 + signal.SIGTERM, -signal.SIGTERM)
+        assert process.wait(120) in (128 + signal.SIGTERM, -signal.SIGTERM)
 
 
 def test_without_a_server_the_client_says_so(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_the_client_program_passes_signals_on_and_ends_alike(engines: Engines, s
         assert process.stdout is not None
         pid = int(process.stdout.readline())
         process.send_signal(number)
-        code = process.wait(30)
+        code = process.wait(120)
     # A Python program ends on SIGINT by KeyboardInterrupt, on SIGTERM by the signal itself.
     assert code == (-signal.SIGTERM if number == signal.SIGTERM else 1)
     assert not psutil.pid_exists(pid)
@@ -188,4 +188,4 @@ def test_a_killed_server_takes_everything_along(engines: Engines, script: Path, 
         _, alive = psutil.wait_procs(everyone, timeout=30)
         assert not alive
         with pytest.raises(ForkServerError, match="gone"):
-            process.wait(30)
+            process.wait(120)

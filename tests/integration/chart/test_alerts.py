@@ -46,7 +46,7 @@ def fires(binary: Binary, tmp_path: Path) -> Callable[..., None]:
         file = tmp_path / "test.yaml"
         file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [test]}))
         command = [str(binary("promtool")), "test", "rules", str(file)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
         assert done.returncode == 0, done.stdout + done.stderr
 
     return check
@@ -287,7 +287,7 @@ def test_the_chart_makes_a_rule_of_them_only_when_asked_to(binary: Binary) -> No
     def rendered(*flags: str) -> list[dict[str, Any]]:
         chart = [str(CHART), "--namespace", "pointsman-system", *REGISTRY]
         command = [str(binary("helm")), "template", "pointsman", *chart, *flags]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240)
         return [item for item in yaml.safe_load_all(done.stdout) if item and item["kind"] == "PrometheusRule"]
 
     assert rendered() == []

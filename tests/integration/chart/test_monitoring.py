@@ -38,7 +38,7 @@ def rendered(binary: Binary) -> Rendered:
         flags = [part for setting in settings for part in ("--set", setting)]
         chart = [str(CHART), "--namespace", "pointsman-system", *REGISTRY]
         command = [str(binary("helm")), "template", "pointsman", *chart, *flags]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
         assert done.returncode == 0, done.stderr
         return [item for item in yaml.safe_load_all(done.stdout) if item and item["kind"] == kind]
 
@@ -202,7 +202,7 @@ def test_what_the_monitors_say_is_a_configuration_that_prometheus_takes(
     file = tmp_path / "prometheus.yaml"
     file.write_text(yaml.safe_dump({"scrape_configs": configs}))
     command = [str(binary("promtool")), "check", "config", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -223,7 +223,7 @@ def test_prometheus_parses_every_query_of_the_dashboards(binary: Binary, tmp_pat
         file = tmp_path / "rules.yaml"
         file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
         command = [str(binary("promtool")), "check", "rules", "--lint=none", str(file)]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
 
     done = check(rules)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -254,7 +254,7 @@ def test_prefix_hits_are_shown_right_after_a_role_switch_where_scrapes_add_the_p
     file = tmp_path / "test.yaml"
     file.write_text(yaml.safe_dump({"evaluation_interval": "1m", "tests": [test]}))
     command = [str(binary("promtool")), "test", "rules", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -286,7 +286,7 @@ def test_each_plan_is_marked_once_whenever_it_was_written_and_whoever_counts_it(
     file = tmp_path / "test.yaml"
     file.write_text(yaml.safe_dump({"evaluation_interval": "15s", "tests": [test]}))
     command = [str(binary("promtool")), "test", "rules", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -84,7 +84,7 @@ def pod(
         return {"PATH": path, "TMPDIR": str(folder), **environment(container, pod_ip)}
 
     (configure,) = pod_spec["initContainers"]
-    subprocess.run(configure["command"], env=told(configure), cwd=folder, check=True, timeout=60)
+    subprocess.run(configure["command"], env=told(configure), cwd=folder, check=True, timeout=240)
     host = f"[{pod_ip}]" if ":" in pod_ip else pod_ip
     processes = {
         each["name"]: subprocess.Popen(each["command"], env=told(each), cwd=folder) for each in pod_spec["containers"]
@@ -98,7 +98,7 @@ def pod(
         for process in processes.values():
             process.terminate()
         for process in processes.values():
-            process.wait(timeout=30)
+            process.wait(timeout=120)
 
 
 def ready(container: dict[str, Any], process: subprocess.Popen[bytes], host: str) -> bool:

@@ -50,7 +50,7 @@ class World:
     def __init__(self, helm: Path, *settings: str) -> None:
         flags = [part for setting in settings for part in ("--set", setting)]
         command = [str(helm), "template", "pointsman", str(CHART), "--namespace", SYSTEM, *REGISTRY, *flags]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240)
         objects = [item for item in yaml.safe_load_all(done.stdout) if item]
         self.install = _install(objects)
         self.policies = [item for item in objects if item["kind"] == "NetworkPolicy"]

@@ -82,7 +82,7 @@ def helm(binary: Callable[[str], Path]) -> Callable[..., subprocess.CompletedPro
 
     @cache  # several tests look at the same rendering
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=60)
+        return subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=240)
 
     return run
 

@@ -590,7 +590,7 @@ async def test_sigterm_lets_open_streams_finish(room: Room) -> None:
     await eventually(lambda: any(line["message"] == "stopping" for line in gateway.logs), "the gateway stops")
     gate.set()
     assert await read(stream) == expected(worker)[:2]
-    assert await asyncio.to_thread(gateway.of.process.wait, 30) == 0
+    assert await asyncio.to_thread(gateway.of.process.wait, 120) == 0
 
 
 async def test_a_gateway_that_ends_stays_ready_for_what_a_service_sends_it_and_keeps_no_connection(room: Room) -> None:
@@ -604,7 +604,7 @@ async def test_a_gateway_that_ends_stays_ready_for_what_a_service_sends_it_and_k
     async with gateway.http.post(f"{gateway.of.url}/v1/completions", json=ASK) as answer:
         assert (await answer.json())["choices"][0]["text"] == expected(worker)
         assert answer.headers["Connection"] == "close"
-    assert await asyncio.to_thread(gateway.of.process.wait, 30) == 0
+    assert await asyncio.to_thread(gateway.of.process.wait, 120) == 0
 
 
 async def _in_flight(gateway: Gateway, count: int) -> bool:

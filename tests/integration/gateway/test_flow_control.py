@@ -245,4 +245,4 @@ async def test_sigterm_sends_those_that_have_room_and_tells_the_others_before_th
     told = await staying  # while the one before it is being answered
     assert (told.status, told.headers["Connection"]) == (429, "close")
     await going.end()
-    assert await asyncio.to_thread(gateway.of.process.wait, 30) == 0
+    assert await asyncio.to_thread(gateway.of.process.wait, 120) == 0

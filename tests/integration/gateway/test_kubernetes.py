@@ -285,4 +285,4 @@ async def test_the_only_gateway_serves_until_its_replacement_is_ready(stage: Sta
 
     await asyncio.to_thread(stage.cluster.ready, namespace, "replacement", stage.cluster.address(), "True")
     assert await ask(gateway) == "chat-0"  # Services on other nodes do not know the replacement yet
-    assert await asyncio.to_thread(gateway.of.process.wait, 60) == 0
+    assert await asyncio.to_thread(gateway.of.process.wait, 120) == 0

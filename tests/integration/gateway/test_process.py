@@ -19,7 +19,11 @@ import pytest
 def test_wrong_settings_end_the_process_with_the_name_of_the_setting(environment: dict[str, str], says: str) -> None:
     clean = {k: v for k, v in os.environ.items() if not k.startswith("POINTSMAN_")}
     ended = subprocess.run(
-        [sys.executable, "-m", "pointsman.gateway"], env=clean | environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "pointsman.gateway"],
+        env=clean | environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
     )
     assert ended.returncode == 2
     assert says in ended.stderr

@@ -135,7 +135,7 @@ def test_a_missing_setting_is_named_with_its_field() -> None:
     env = {key: value for key, value in os.environ.items() if not key.startswith("POINTSMAN_")}
     done = subprocess.run(
         [sys.executable, "-m", "pointsman.operator", "--bind-port", "80000"],
-        env=env, capture_output=True, text=True, timeout=60, check=False,
+        env=env, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == 2
     for setting in ("NAMESPACE", "WORKER_IMAGE", "GATEWAY_IMAGE", "NATS_URL", "BIND_PORT"):

@@ -112,7 +112,7 @@ async def test_the_planner_begins_beside_objects_of_a_newer_version() -> None:
     kube: Any = Stored()
     cluster = Cluster(kube, "n")
     following = asyncio.create_task(cluster.run())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await cluster.synced()
     assert [key for key, _ in cluster.unplanned()] == [("n", "chat")]
     assert cluster.policies.why_unreadable("newer", "n") is not None

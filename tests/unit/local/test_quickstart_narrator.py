@@ -50,7 +50,7 @@ async def test_without_a_terminal_the_picture_is_a_line_now_and_then_and_once_at
         looked.set()
         return Text("a table"), f"line {looks}"
 
-    async with narrator(text, line_every_seconds=0.01).live(picture), asyncio.timeout(20):
+    async with narrator(text, line_every_seconds=0.01).live(picture), asyncio.timeout(120):
         await looked.wait()
     told = text.getvalue()
     assert "line 1" in told
