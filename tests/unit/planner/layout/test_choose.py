@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.api.protocol.names import Role
+from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.layout.choose import layout
 from pointsman.planner.core.sizing.pool_targets import Targets
@@ -257,7 +257,7 @@ def cases(draw: st.DrawFn) -> tuple[Observation, Policy, Targets]:
     serving, starting, leaving = draw(counts), draw(st.integers(0, 3)), draw(st.integers(0, 2))
     least = draw(st.tuples(st.integers(0, 3), st.integers(0, 3)))
     more = tuple(
-        Worker(f"{condition}{n}", draw(st.sampled_from(Role)), condition)
+        Worker(f"{condition}{n}", draw(st.sampled_from(LANGUAGE_ROLES)), condition)
         for condition, number in ((WorkerCondition.STARTING, starting), (WorkerCondition.DRAINING, leaving))
         for n in range(number)
     )
@@ -312,7 +312,7 @@ def test_nobody_is_started_while_what_is_spare_is_as_many_as_what_is_lacking(
     started = []
     for way in ways:
         lacks = spare = 0
-        for role, has, needed, grow in zip(Role, way, want.at_least, want.grow, strict=True):
+        for role, has, needed, grow in zip(LANGUAGE_ROLES, way, want.at_least, want.grow, strict=True):
             lacks += max(0, min(grow, policy.bounds(role).most) - has)
             spare += max(0, has - max(needed, policy.bounds(role).least, 1))
         started.append(max(0, lacks - spare) if policy.switchable else lacks)
@@ -323,5 +323,7 @@ def test_nobody_is_started_while_what_is_spare_is_as_many_as_what_is_lacking(
 def test_nobody_who_is_needed_or_kept_goes_but_for_a_switch(case: tuple[Observation, Policy, Targets]) -> None:
     seen, policy, want = case
     decision = looks(1, seen, replace(policy, role_switch=False), want)
-    for role, wants, after in zip(Role, (want.prefill, want.decode), (decision.prefill, decision.decode), strict=True):
+    for role, wants, after in zip(
+        LANGUAGE_ROLES, (want.prefill, want.decode), (decision.prefill, decision.decode), strict=True
+    ):
         assert after >= min(seen.committed(role), wants)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from pointsman.api.protocol.names import Role
+from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.engine.learned_model import LearnedModel
 from pointsman.planner.core.state import State
@@ -57,7 +57,7 @@ def run(
 ) -> Ran:
     """Poisson arrivals of 4000+250 tokens; nothing queues, workers serve ``start_s`` after they were wanted."""
     draw, ran = random.Random(17), Ran([], [], State())
-    born = {(role, -n): -math.inf for role, count in zip(Role, begins, strict=True) for n in range(count)}
+    born = {(role, -n): -math.inf for role, count in zip(LANGUAGE_ROLES, begins, strict=True) for n in range(count)}
     serial = 0
     for tick in range(1, int(seconds / TICK_S)):
         now_s = tick * TICK_S

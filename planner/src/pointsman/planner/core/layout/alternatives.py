@@ -7,7 +7,7 @@ it, and the policy decide. What they said of each layout is told in their own nu
 from dataclasses import dataclass
 from typing import Final
 
-from pointsman.api.protocol.names import Role
+from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.planner.core.layout.rejection_reasons import Choice, rejection
 from pointsman.planner.core.layout.role_switches import switches_between
 from pointsman.planner.core.sizing.operating_point import OperatingPoint
@@ -73,7 +73,7 @@ def _lead_s(choice: Choice, weighed: _Weighed) -> float:
     """Until every worker of it serves: those that switch in seconds, those that start when they are ready."""
     observation, policy, leads = choice.observation, choice.policy, choice.state.leads
     longest_s = 0.0
-    for pool, role in enumerate(Role):
+    for pool, role in enumerate(LANGUAGE_ROLES):
         of_role = [w.condition for w in observation.workers if w.role is role]
         moved = weighed.switched[pool] - choice.now[pool]
         coming = leads.ready_in_s(role, observation.at_s, policy.start_s)

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from pointsman.api.protocol.names import Role
+from pointsman.api.protocol.names import LANGUAGE_ROLES
 from pointsman.planner.core.layout.role_switches import MOST_LOST, kept_by, weighed_switches
 from pointsman.planner.core.sizing.operating_point import OperatingPoint
 from pointsman.planner.core.sizing.pool_targets import PATIENCE_S, Targets, is_long
@@ -67,7 +67,7 @@ def _against_policy(choice: Choice, layout: Layout) -> str:
         return f"{size * each} GPUs, {budget}"
     if (size + leaving) * each > policy.max_gpus and size > sum(choice.target):
         return f"{size * each} GPUs beside {leaving * each} of draining workers, {budget}"
-    for pool, role in enumerate(Role):
+    for pool, role in enumerate(LANGUAGE_ROLES):
         bounds, word = policy.bounds(role), role.label
         if layout[pool] > bounds.most and layout[pool] > choice.target[pool]:
             return f"{layout[pool]} {word} workers, at most {bounds.most} are allowed"
