@@ -86,3 +86,9 @@ def test_a_page_of_a_user_has_at_most_2000_words_and_the_planners_1000(page: Pat
     if name in GENERATED or re.match(r"design/\d{4}-", name):
         return  # made from results and models, or a record of what was measured and decided
     assert len(page.read_text().split()) <= (1000 if name == "planner/README.md" else 2000)
+
+
+def test_the_readme_has_at_most_700_words_and_a_screen_of_output() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len([word for word in text.split() if re.search(r"\w", word)]) <= 700
+    assert max(len(block.splitlines()) for block in re.findall(r"^```text\n(.*?)^```", text, re.M | re.S)) <= 25

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pointsman.local.memory import processes_with
+from pointsman.local.quickstart.stages import QUICK, TITLES
 
 POINTSMAN = Path(sys.executable).with_name("pointsman")
 MARK = "POINTSMAN_TEST_QUICKSTART"
@@ -36,13 +37,16 @@ async def test_the_quick_form_answers_exactly_by_both_paths_and_leaves_nothing_b
     assert 0 < report["first_token_seconds"] < report["total_seconds"]
     assert report["peak_pss_mib"] > 500
     assert report["worst_itl_ms"] == {"pd": None, "single": None}, "what the quick form does not measure is not claimed"
-    assert "first token" in told
+    titles = [TITLES[key] for key in list(TITLES)[:QUICK]]
+    assert re.findall(r"^\[\d/6\] (.*)$", told, re.MULTILINE) == titles
+    assert "kubectl" not in told.partition("Report")[0], "commands are shown to those who ask for them"
+    assert "First token" in told
     assert str(path) in told
     assert processes_with(MARK, str(tmp_path)) == set()
 
 
 async def test_ctrl_c_ends_everything_that_was_started(tmp_path: Path) -> None:
-    running = await start(tmp_path, "--quick")
+    running = await start(tmp_path, "--quick", "--explain")
     assert running.stdout is not None
     async with asyncio.timeout(120):
         while b"KUBECONFIG" not in (line := await running.stdout.readline()):

@@ -1,6 +1,7 @@
 """How a quick start ends: what stays running, and what it says to type next."""
 
 import asyncio
+import io
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from pointsman.local.errors import LocalError
 from pointsman.local.quickstart import command, run
 from pointsman.local.quickstart.narrator import Narrator
 from pointsman.local.quickstart.options import Options
-from pointsman.local.quickstart.run import STAGES, QuickStart
+from pointsman.local.quickstart.run import QuickStart
 from pointsman.local.typed_command import typed_command
 
 
@@ -44,7 +45,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 async def ended(*, keep: bool) -> QuickStart:
     """A quick start that has failed. Raises what else ended it."""
-    made = QuickStart(Options(keep=keep), Narrator(Console(quiet=True), stages=STAGES), started_s=0.0)
+    made = QuickStart(Options(keep=keep), Narrator(Console(quiet=True), stages=9), started_s=0.0)
     with pytest.raises(LocalError):
         await made.run()
     made.report.failures.append("the chart was not installed")
@@ -75,8 +76,20 @@ async def test_a_run_that_fails_is_gone_where_nothing_was_to_be_kept(cluster: Cl
 
 async def test_a_run_that_is_interrupted_is_gone_though_it_was_to_be_kept(cluster: Cluster) -> None:
     cluster.ends_with = asyncio.CancelledError()
-    made = QuickStart(Options(keep=True), Narrator(Console(quiet=True), stages=STAGES), started_s=0.0)
+    made = QuickStart(Options(keep=True), Narrator(Console(quiet=True), stages=9), started_s=0.0)
     with pytest.raises(asyncio.CancelledError):
         await made.run()
     assert cluster.stopped
     assert not made.left_running
+
+
+async def test_what_was_seen_last_is_printed_whole_above_the_report(cluster: Cluster, tmp_path: Path) -> None:
+    failed = await ended(keep=False)
+    failed.report.failures = [
+        "3 decode workers did not happen within 120 s\n  condition Ready=False WorkersStarting: 2"
+    ]
+    text = io.StringIO()
+    command._close(Console(file=text, width=100), failed, tmp_path / "report.json", explain=False)
+    above, _, report = text.getvalue().partition("Report\n")
+    assert "condition Ready=False WorkersStarting" in above
+    assert "3 decode workers did not happen within 120 s" in report and "WorkersStarting" not in report

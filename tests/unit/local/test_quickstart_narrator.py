@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -64,3 +65,24 @@ async def test_what_fails_within_a_live_picture_comes_out_and_nothing_goes_on_dr
         async with narrator(text).live(lambda: (Text("a"), "b")):
             raise RuntimeError("no")
     assert len(asyncio.all_tasks()) == 1
+
+
+async def test_a_stage_ends_with_its_result_and_commands_are_for_those_who_ask() -> None:
+    text = io.StringIO()
+    telling = Narrator(Console(file=text, width=100), stages=1, explain=False)
+    async with telling.stage("one", "The first"), telling.live(lambda: (Text("a table"), "a line")):
+        telling.explain("$ kubectl get pods")
+        telling.show(Text("a table"))
+        telling.result("3 of [3] answered")
+    assert re.fullmatch(r"\[1/1\] The first\n {6}3 of \[3\] answered \(0\.\d s\)\n", text.getvalue())
+
+
+async def test_a_result_is_of_its_stage_only() -> None:
+    text = io.StringIO()
+    telling = narrator(text)
+    async with telling.stage("one", "The first"):
+        telling.result("three")
+    async with telling.stage("two", "The second"):
+        telling.explain("$ kubectl get pods")
+    assert text.getvalue().count("three") == 1
+    assert "$ kubectl get pods" in text.getvalue()

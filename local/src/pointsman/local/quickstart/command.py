@@ -14,7 +14,8 @@ from pointsman.local.quickstart.examples import SHIFT_SERVICE
 from pointsman.local.quickstart.interruption import INTERRUPTED, until_interrupted
 from pointsman.local.quickstart.narrator import Narrator
 from pointsman.local.quickstart.options import parse
-from pointsman.local.quickstart.run import QUICK_STAGES, STAGES, QuickStart
+from pointsman.local.quickstart.run import QuickStart
+from pointsman.local.quickstart.stages import QUICK, TITLES
 from pointsman.local.typed_command import typed_command
 
 
@@ -24,13 +25,13 @@ def main(argv: list[str]) -> int:
     # Counted from the start of the process: importing this took time that the user waited too.
     started_s = time.monotonic() - (time.time() - psutil.Process().create_time())
     console = Console(soft_wrap=False)
-    narrator = Narrator(console, stages=QUICK_STAGES if options.quick else STAGES)
+    narrator = Narrator(console, stages=QUICK if options.quick else len(TITLES), explain=options.explain)
     quickstart = QuickStart(options, narrator, started_s=started_s)
     path = options.report or cache_directory() / "quickstart-report.json"
     code = asyncio.run(_run(quickstart, console))
     if code != INTERRUPTED:
         quickstart.report.write(path)
-        _close(console, quickstart, path)
+        _close(console, quickstart, path, explain=options.explain)
     return code
 
 
@@ -44,24 +45,28 @@ async def _run(quickstart: QuickStart, console: Console) -> int:
     return 0 if quickstart.report.passed else 1
 
 
-def _close(console: Console, quickstart: QuickStart, path: Path) -> None:
-    report = quickstart.report
+def _close(console: Console, quickstart: QuickStart, path: Path, *, explain: bool) -> None:
+    for failure in quickstart.report.failures:
+        if "\n" in failure:  # with what was seen last; the report has its first line
+            console.print(f"\n{failure}", highlight=False, markup=False, soft_wrap=True)
     console.print()
     console.print("[bold]Report[/bold]")
-    for found in report.lines():
+    for found in quickstart.report.lines(path, explain=explain):
         console.print(f"  {found}", highlight=False, markup=False, soft_wrap=True, style=_style(found))
-    console.print(f"  as JSON        {path}", highlight=False, markup=False, soft_wrap=True)
     for text in _next_steps(quickstart):
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _style(found: str) -> str:
-    return "bold red" if found.startswith("FAILED") or "DIFFERENT" in found else ""
+    return "bold red" if "FAILED" in found or "DIFFERENT" in found else ""
 
 
 def _next_steps(quickstart: QuickStart) -> list[str]:
     if not quickstart.left_running or quickstart.programs is None or quickstart.kubeconfig is None:
-        return ["", 'To look around in the running cluster: make quickstart ARGS="--keep"']
+        return [
+            "",
+            'To see commands and reasons: make quickstart ARGS="--explain"; to look around afterwards: ARGS="--keep"',
+        ]
     question = '{"model": "%s", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 16}'
     return [
         "",

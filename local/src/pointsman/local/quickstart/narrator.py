@@ -1,4 +1,4 @@
-"""Tells the person at the terminal what happens: stages with their times, and the live table below them."""
+"""Reports to the person at the terminal: stages with their results and times, and the live table below them."""
 
 import asyncio
 import time
@@ -14,32 +14,52 @@ Picture = tuple[RenderableType, str]
 
 
 class Narrator:
-    """Prints stages to ``console``. Without a terminal the live picture becomes a plain line now and then."""
+    """Prints stages to ``console``.
 
-    def __init__(self, console: Console, *, stages: int, line_every_seconds: float = 5.0) -> None:
+    With ``explain`` it also prints the commands, tables and decisions within a stage. The live picture is redrawn in
+    place on a terminal. With ``explain`` it stays there, and without a terminal it becomes a plain line now and then.
+    """
+
+    def __init__(self, console: Console, *, stages: int, explain: bool = True, line_every_seconds: float = 5.0) -> None:
         self._console = console
         self._stages = stages
+        self._explain = explain
         self._line_every_seconds = line_every_seconds
         self._number = 0
+        self._result = ""
         self.stage_seconds: dict[str, float] = {}
 
     @asynccontextmanager
     async def stage(self, key: str, title: str) -> AsyncIterator[None]:
-        """One numbered stage; its duration is kept under ``key`` and printed when it went well."""
+        """One numbered stage; its duration is kept under ``key`` and printed with its result when it went well."""
         self._number += 1
+        self._result = ""
         self._console.print(f"[bold][{self._number}/{self._stages}][/bold] {title}", highlight=False, soft_wrap=True)
         started = time.monotonic()
         yield
-        self.stage_seconds[key] = round(time.monotonic() - started, 2)
-        self._console.print(f"      done in {self.stage_seconds[key]:.1f} s", style="dim", highlight=False)
+        seconds = self.stage_seconds[key] = round(time.monotonic() - started, 2)
+        done = f"{self._result} ({seconds:.1f} s)" if self._result else f"done in {seconds:.1f} s"
+        self._console.print(
+            f"      {done}", style="" if self._result else "dim", highlight=False, markup=False, soft_wrap=True
+        )
+
+    def result(self, text: str) -> None:
+        """What the stage came to: printed with its duration at its end."""
+        self._result = text
 
     def say(self, text: str) -> None:
         """One line within a stage."""
         self._console.print(f"      {text}", highlight=False, soft_wrap=True, markup=False)
 
+    def explain(self, text: str) -> None:
+        """One line within a stage, for those who asked to have it explained."""
+        if self._explain:
+            self.say(text)
+
     def show(self, what: RenderableType) -> None:
-        """A table or text of its own."""
-        self._console.print(what, highlight=False)
+        """A table or text of its own, for those who asked to have it explained."""
+        if self._explain:
+            self._console.print(what, highlight=False)
 
     @asynccontextmanager
     async def live(self, picture: Callable[[], Picture], *, refresh_seconds: float = 0.5) -> AsyncIterator[None]:
@@ -61,11 +81,11 @@ class Narrator:
         async def log() -> None:
             while True:
                 await asyncio.sleep(self._line_every_seconds)
-                self.say(picture()[1])
+                self.explain(picture()[1])
 
         async with _beside(log):
             yield
-        self.say(picture()[1])
+        self.explain(picture()[1])
 
 
 @asynccontextmanager

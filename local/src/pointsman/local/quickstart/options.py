@@ -16,6 +16,7 @@ the cache.
 _EPILOG: Final = """\
 examples:
   make quickstart                               everything, then clean up
+  make quickstart ARGS="--explain"              show commands, workers and the planner's reasons
   make quickstart ARGS="--keep"                 leave the cluster running, to look around
   make quickstart ARGS="--quick"                without scaling, latency and planner: about a minute
   make quickstart ARGS="--report report.json"   choose where the JSON report goes
@@ -29,6 +30,7 @@ MOST_START_SECONDS: Final = 600.0
 class Options:
     """The choices of one run."""
 
+    explain: bool = False
     keep: bool = False
     quick: bool = False
     report: Path | None = None
@@ -43,6 +45,11 @@ def parse(argv: list[str]) -> Options:
         prog="pointsman quickstart",
         description=_DESCRIPTION,
         epilog=_EPILOG,
+    )
+    parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="show each command, all workers, and the planner's decisions with reasons",
     )
     parser.add_argument(
         "--keep", action="store_true", help="leave the cluster and the service running, also after a failure"

@@ -1,10 +1,19 @@
 """What a quick start found: the JSON file for tools, and the closing text for the person at the terminal."""
 
 from pathlib import Path
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from pointsman.api.v1alpha1.plan import Plan
+
+MAX_LINES: Final = 25
+"""Of the closing text: one screen."""
+MAX_WIDTH: Final = 105
+"""Of its lines, but for failures and paths; characters."""
+_MAX_PLANS: Final = 3
+_MAX_FAILURES: Final = 5
+_INDENT: Final = 14
 
 
 class Sides(BaseModel):
@@ -90,52 +99,97 @@ class Report(BaseModel):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(self.model_dump_json(indent=2) + "\n")
 
-    def lines(self) -> list[str]:
-        """The report for a person: one finding a line."""
-        found = [
-            f"answers        {self._exactness()}",
-            f"requests       {self.requests} sent, {self.failed_requests} failed; prompts computed by the prefill "
-            f"pool: {self.remote_prefills}, by the decode worker itself: {self.local_prefills}",
+    def lines(self, path: Path | None = None, *, explain: bool = False) -> list[str]:
+        """The report for a person, at most MAX_LINES; ``path`` is where its JSON is.
+
+        With ``explain`` the plans are whole, which may take more lines.
+        """
+        found = [_line("Result", "every check passed" if self.passed else "FAILED")]
+        found += [_line("", failure.partition("\n")[0]) for failure in self.failures[:_MAX_FAILURES]]
+        found += _more(len(self.failures) - _MAX_FAILURES, "failures")
+        found += [
+            _line("Answers", self._exactness()),
+            _line("Requests", f"{self.requests} sent, {self.failed_requests} failed"),
+            _line(
+                "Prompts",
+                f"{self.remote_prefills} computed by a prefill worker, {self.local_prefills} (mostly short ones) by a "
+                "decode worker",
+            ),
         ]
         if self.scaled:
-            found.append(f"scaling        decode pool {' -> '.join(self.scaled)} under load")
-        found += self._planned()
-        worst = self.worst_itl_ms
-        if worst.times_smaller is not None:
-            found.append(
-                f"stall          worst wait between two tokens while 2 000-token prompts arrive: {worst.pd:.0f} ms "
-                f"with prefill and decode separated, {worst.single:.0f} ms on one server ({worst.times_smaller:.0f}x)"
-            )
+            found.append(_line("Scaling", f"{' -> '.join(self.scaled)} decode workers while requests ran"))
+        if paused := self.paused():
+            found.append(_line("Smoothness", paused))
         ttft = self.long_prompt_ttft_p50_ms
         if ttft.pd and ttft.single:
-            found.append(
-                f"its price      first token of those long prompts after {ttft.pd / 1000:.2f} s instead of "
-                f"{ttft.single / 1000:.2f} s (median)"
-            )
-        if self.first_token_seconds is not None:
-            found.append(f"first token    {self.first_token_seconds:.1f} s after the start")
-        if self.start_seconds:
-            found.append(f"start-up       {self.start_seconds:g} s of each worker's were simulated")
-        if self.total_seconds is not None and self.peak_pss_mib is not None:
-            found.append(
-                f"whole run      {self.total_seconds:.0f} s, at most {self.peak_pss_mib / 1024:.1f} GiB of memory"
-            )
-        return found + [f"FAILED         {failure}" for failure in self.failures]
+            text = f"first token of a long prompt after {ttft.pd / 1000:.2f} s; on one plain server: "
+            found.append(_line("Its price", f"{text}{ttft.single / 1000:.2f} s (medians)"))
+        found += self._planned(explain=explain)
+        found += self._cost()
+        if path is not None:
+            found.append(_line("All figures", in_home(path)))
+        return found
 
-    def _planned(self) -> list[str]:
-        """The planner's moves, a line each, and how the threshold went."""
+    def paused(self) -> str:
+        """The stall of streams on both sides, in a sentence; "" if it was not measured."""
+        worst = self.worst_itl_ms
+        if worst.times_smaller is None:
+            return ""
+        return (
+            f"longest pause while long prompts arrive: {worst.pd:.0f} ms; on one plain server: {worst.single:.0f} ms "
+            f"({worst.times_smaller:.0f}x)"
+        )
+
+    def switched(self) -> str:
+        """The role switches that the planner made, in a sentence."""
+        if not self.switch_seconds:
+            return "no worker changed its role"
+        took = " and ".join(f"{seconds:.1f} s" for seconds in self.switch_seconds)
+        switches = "1 role switch" if len(self.switch_seconds) == 1 else f"{len(self.switch_seconds)} role switches"
+        return f"{switches} without a restart, in {took}"
+
+    def _planned(self, *, explain: bool) -> list[str]:
+        """The planner's moves, and why."""
         if not self.plans:
             return []
-        thresholds = map(str, self.thresholds)
-        took = ", ".join(f"{seconds:.1f} s" for seconds in self.switch_seconds)
-        switches = f"{len(self.switch_seconds)} role switches ({took})"
-        found = [f"planner        threshold {' -> '.join(thresholds)} tokens; {switches}"]
-        for plan in self.plans:
-            found.append(f"               {plan.name} {plan.phase} {plan.layout}, {plan.reason}: {plan.message}")
+        found = [_line("Planner", self.switched())]
+        if explain:
+            thresholds = " -> ".join(map(str, self.thresholds))
+            found.append(_line("", f"prompts above so many tokens went to prefill workers: {thresholds}"))
+            found += [_line("", f"{plan.name} {plan.phase} {plan.reason}: {plan.message}") for plan in self.plans]
+            return found
+        found += [_line("", f"{plan.name}: {plan.message.split('. ')[0]}") for plan in self.plans[:_MAX_PLANS]]
+        found += _more(len(self.plans) - _MAX_PLANS, "plans")
+        return [*found, _line("", "(1P2D means 1 prefill worker and 2 decode workers)")]
+
+    def _cost(self) -> list[str]:
+        found = []
+        if self.start_seconds:
+            found.append(_line("Start-up", f"{self.start_seconds:g} s of each worker's start were simulated"))
+        if self.first_token_seconds is not None:
+            found.append(_line("First token", f"{self.first_token_seconds:.1f} s after the start of the command"))
+        if self.total_seconds is not None:
+            found.append(_line("Whole run", f"{self.total_seconds:.0f} s"))
+        if self.peak_pss_mib:
+            found.append(_line("Memory", f"at most {self.peak_pss_mib / 1024:.1f} GiB"))
         return found
 
     def _exactness(self) -> str:
         if self.token_exact is None:
             return "not compared"
-        verdict = "the same tokens as" if self.token_exact else "DIFFERENT tokens from"
-        return f"{verdict} one plain server, over {self.compared_prompts} prompts (float32)"
+        verdict = "exactly the tokens of" if self.token_exact else "DIFFERENT tokens from"
+        return f"{verdict} one plain vLLM server, for {self.compared_prompts} prompts"
+
+
+def in_home(path: Path) -> str:
+    """As a shell writes it: ~ for the home folder."""
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+
+
+def _line(label: str, text: str) -> str:
+    return f"{label:<{_INDENT}}{text}"
+
+
+def _more(count: int, what: str) -> list[str]:
+    return [_line("", f"… and {count} more {what}")] if count > 0 else []

@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -15,6 +15,7 @@ from pointsman.api.protocol.names import Role
 from pointsman.kube.client import Kube
 from pointsman.kube.errors import KubeError
 from pointsman.kube.resources import LLM_SERVICES, PLANNER_POLICIES
+from pointsman.local.cache import cache_directory
 from pointsman.local.cluster import LocalCluster
 from pointsman.local.engine.environment import ensure_engine_environment
 from pointsman.local.engine.models import ModelSize, ensure_model
@@ -33,7 +34,7 @@ from pointsman.local.quickstart.interruption import whole
 from pointsman.local.quickstart.narrator import Narrator, Picture
 from pointsman.local.quickstart.options import Options
 from pointsman.local.quickstart.reference import plain_endpoint
-from pointsman.local.quickstart.report import PlanReport, Report, Sides
+from pointsman.local.quickstart.report import PlanReport, Report, Sides, in_home
 from pointsman.local.quickstart.shift import (
     SHIFT_CLIENTS,
     Turn,
@@ -43,6 +44,7 @@ from pointsman.local.quickstart.shift import (
     with_objectives,
     with_prometheus,
 )
+from pointsman.local.quickstart.stages import LONG, MIX, SHORT, SHOWN_REQUESTS, STALL_STREAMS, TITLES
 from pointsman.local.quickstart.table import TrafficView, latency_table, line, plan_line, render
 from pointsman.local.quickstart.waiting import wait_until
 from pointsman.local.traffic import (
@@ -63,12 +65,6 @@ from pointsman.local.traffic import (
 )
 
 NAMESPACE: Final = "default"
-STAGES: Final = 9
-QUICK_STAGES: Final = 6
-# Some prompts below, some above what a decode worker computes itself by default (512 tokens).
-SHORT, LONG = range(8, 200), range(700, 2_600)
-MIX: Final = Mix(lengths=(SHORT, LONG), max_tokens=range(16, 49), token_ids_share=0.3)
-SHOWN_REQUESTS: Final = 48
 CLIENTS: Final = 6
 _READY_SECONDS: Final = 180.0
 _SCALE_SECONDS: Final = 120.0
@@ -101,10 +97,11 @@ class QuickStart:
     async def run(self) -> None:
         """All stages. Raises LocalError where it cannot go on; what merely went wrong is in ``report.failures``."""
         narrator, report = self._narrator, self.report
-        async with narrator.stage("prepare", "What this computer needs once: programs, engine, models"):
+        async with self._stage("prepare"):
             environment = await asyncio.to_thread(ensure_engine_environment, report=narrator.say)
             tiny = await asyncio.to_thread(ensure_model, environment, ModelSize.TINY, report=narrator.say)
             small = await asyncio.to_thread(ensure_model, environment, ModelSize.SMALL, report=narrator.say)
+            narrator.result(f"everything is in {in_home(cache_directory())}")
         example = with_model(read_example(), tiny)
         # Only one that is kept needs a name; two runs at once on one computer are no trouble to each other.
         name = "quickstart" if self._options.keep else None
@@ -118,16 +115,18 @@ class QuickStart:
         report.start_seconds = self._options.start_seconds
         started, unfinished, interrupted = False, True, False
         try:
-            async with narrator.stage("cluster", "A real control plane: etcd, kube-apiserver, controllers, scheduler"):
+            async with self._stage("cluster"):
                 await whole(self._cluster.start)
                 started = True  # one that is there already is somebody else's, and must not be ended here
                 self.kubeconfig, self.programs = self._cluster.kubeconfig, self._cluster.kubectl_path.parent
-                narrator.say(f"export PATH={self.programs}:$PATH KUBECONFIG={self.kubeconfig}")
-            async with narrator.stage("install", "The chart, installed with helm: CRDs, RBAC, NATS, operator, planner"):
+                narrator.explain(f"export PATH={self.programs}:$PATH KUBECONFIG={self.kubeconfig}")
+                narrator.result("API server, etcd, scheduler and controllers are running, without containers or root")
+            async with self._stage("install"):
                 await whole(self._cluster.install)
                 if self._cluster.prometheus is not None:
                     self.prometheus_url = self._cluster.prometheus.url
-                    narrator.say(f"Prometheus: {self.prometheus_url}")
+                    narrator.explain(f"Prometheus: {self.prometheus_url}")
+                narrator.result("operator, planner and message queue (NATS) are running")
             async with (
                 await Kube.connect(self._cluster.kubeconfig, field_manager="pointsman-quickstart") as kube,
                 Observer(kube, NAMESPACE, example["metadata"]["name"]) as observer,
@@ -155,8 +154,8 @@ class QuickStart:
         """The stages on the example's service."""
         narrator = self._narrator
         self.served_name = served_name = example["spec"]["model"]["servedName"]
-        async with narrator.stage("service", "examples/quickstart.yaml: one prefill and two decode workers, real vLLM"):
-            narrator.say("$ kubectl apply -f examples/quickstart.yaml")
+        async with self._stage("service"):
+            narrator.explain("$ kubectl apply -f examples/quickstart.yaml")
             await kube.apply(LLM_SERVICES, example, NAMESPACE)
             async with self._looking(observer):
                 view = await wait_until(
@@ -173,16 +172,24 @@ class QuickStart:
                     timeout_seconds=self._ready_seconds,
                     on_view=self._see,
                 )
+            narrator.result(
+                f"serving; first token {self.report.first_token_seconds:.1f} s after the start of the command"
+            )
         async with Endpoint(url, served_name) as endpoint:
             asked = list(islice(prompts(MIX, seed=self._options.seed), SHOWN_REQUESTS))
-            title = f"Traffic: {len(asked)} chats and completions, prompts of {SHORT.start} to {LONG.stop} tokens"
-            async with narrator.stage("traffic", title), self._looking(observer):
-                answers = await closed_loop(endpoint, asked, clients=CLIENTS, on_record=self._records.append)
+            async with self._stage("traffic"):
+                async with self._looking(observer):
+                    answers = await closed_loop(endpoint, asked, clients=CLIENTS, on_record=self._records.append)
+                found = summarise(answers)
+                narrator.result(
+                    f"{found.requests - found.failed_requests} of {found.requests} answered; prompts computed by the "
+                    f"prefill worker: {found.remote_prefills}, by decode workers: {found.local_prefills}"
+                )
             self._count()
-            async with narrator.stage("exactness", "The same prompts to one plain vLLM server: the same tokens?"):
+            async with self._stage("exactness"):
                 await self._exactness(Path(example["spec"]["model"]["source"].removeprefix("file://")), answers)
             if not self._options.quick:
-                async with narrator.stage("scaling", "Scaling the decode pool up and down under load"):
+                async with self._stage("scaling"):
                     await self._scaling(observer, endpoint, example)
 
     async def _first_token(self, endpoint: Endpoint) -> None:
@@ -191,7 +198,7 @@ class QuickStart:
             raise LocalError(f"the first request was not answered: {record.error}")
         self._records.append(record)
         self.report.first_token_seconds = round(record.started_s + record.ttft_seconds - self._started_s, 2)
-        self._narrator.say(f"first token {self.report.first_token_seconds:.1f} s after the start: {record.text!r}")
+        self._narrator.explain(f"the model's weights are random, and so is its answer: {record.text!r}")
 
     async def _exactness(self, model: Path, answers: list[Record]) -> None:
         asked = [record.prompt for record in sorted(answers, key=lambda record: record.prompt.index)]
@@ -205,9 +212,8 @@ class QuickStart:
             )
         self.report.compared_prompts = ours.compared
         self.report.token_exact = itself.exact and ours.exact
-        self._narrator.say(
-            f"{ours.compared - len(ours.differences)} of {ours.compared} answers are token-exact "
-            f"({summarise(answers).remote_prefills} of them with the prompt's KV pulled from the prefill worker)"
+        self._narrator.result(
+            f"{ours.compared - len(ours.differences)} of {ours.compared} answers have exactly the same tokens"
         )
         for difference in ours.differences[:3]:
             self._fail(f"prompt {difference.index} ({difference.path} prefill): {difference.detail}")
@@ -217,12 +223,13 @@ class QuickStart:
         before = int(example["spec"]["pools"]["decode"]["replicas"])
         self.report.scaled = [str(before)]
         load = prompts(Mix(lengths=(SHORT, LONG), max_tokens=range(64, 129)), seed=self._options.seed + 1)
+        before_scaling = len(self._records)
         async with (
             self._looking(observer),
             running_load(endpoint, load, clients=4, on_record=self._records.append) as traffic,
         ):
             for size in (before + 1, before):
-                self._narrator.say(f"$ kubectl scale wpool {pool} --replicas={size}")
+                self._narrator.explain(f"$ kubectl scale wpool {pool} --replicas={size}")
                 await asyncio.to_thread(
                     self._cluster.kubectl, "scale", "wpool", pool, f"--replicas={size}", "-n", NAMESPACE
                 )
@@ -235,20 +242,24 @@ class QuickStart:
                 )
                 self.report.scaled.append(str(size))
                 await traffic.answered(8, timeout_seconds=self._scale_seconds)
+        found = summarise(self._records[before_scaling:])
+        self._narrator.result(
+            f"{' -> '.join(self.report.scaled)} decode workers; meanwhile {found.requests} requests, "
+            f"{found.failed_requests} failed"
+        )
         self._count()
 
     async def _stall(self, kube: Kube, example: dict[str, Any], model: Path) -> None:
         """Worst inter-token latency while long prompts arrive: with P/D, then on one plain server."""
         narrator, report = self._narrator, self.report
         service = stall_service(example, model)
-        title = "Stalls: three streams while 2 000-token prompts arrive (bfloat16), with P/D and on one server"
-        async with narrator.stage("stall", title), Observer(kube, NAMESPACE, STALL_SERVICE) as observer:
+        async with self._stage("stall"), Observer(kube, NAMESPACE, STALL_SERVICE) as observer:
             await kube.apply(LLM_SERVICES, service, NAMESPACE)
             view = await wait_until(
                 observer, "a Ready service", lambda view: view.ready, timeout_seconds=self._ready_seconds
             )
             assert view.gateway_url is not None
-            scenario = Scenario(arrivals=3, seed=self._options.seed)
+            scenario = Scenario(streams=STALL_STREAMS, arrivals=3, seed=self._options.seed)
             async with Endpoint(view.gateway_url, service["spec"]["model"]["servedName"]) as endpoint:
                 separated = await self._interfere(endpoint, scenario)
             await kube.delete(LLM_SERVICES, STALL_SERVICE, NAMESPACE)
@@ -265,7 +276,8 @@ class QuickStart:
                     ]
                 )
             )
-        report.worst_itl_ms = Sides(pd=_rounded(separated.itl.worst_ms), single=_rounded(single.itl.worst_ms))
+            report.worst_itl_ms = Sides(pd=_rounded(separated.itl.worst_ms), single=_rounded(single.itl.worst_ms))
+            narrator.result(report.paused())
         report.p99_itl_ms = Sides(pd=_rounded(separated.itl.p99_ms), single=_rounded(single.itl.p99_ms))
         report.long_prompt_ttft_p50_ms = Sides(pd=_rounded(separated.ttft.p50_ms), single=_rounded(single.ttft.p50_ms))
         if separated.arrivals.remote_prefills < scenario.arrivals:
@@ -286,8 +298,7 @@ class QuickStart:
     async def _shift(self, kube: Kube, example: dict[str, Any], model: Path) -> None:
         """The planner, Active, while the load shifts from short to long prompts and back."""
         narrator, service = self._narrator, shift_service(example, model)
-        title = "The load shifts to long prompts and back; the planner follows with routing and roles"
-        async with narrator.stage("shift", title), Observer(kube, NAMESPACE, SHIFT_SERVICE) as observer:
+        async with self._stage("shift"), Observer(kube, NAMESPACE, SHIFT_SERVICE) as observer:
             await kube.apply(LLM_SERVICES, service, NAMESPACE)
             async with self._looking(observer):
                 view = await wait_until(
@@ -296,7 +307,7 @@ class QuickStart:
                 assert view.gateway_url is not None
                 async with Endpoint(view.gateway_url, service["spec"]["model"]["servedName"]) as endpoint:
                     measured = await measure(endpoint, seed=self._options.seed, on_record=self._records.append)
-                    narrator.say(
+                    narrator.explain(
                         f"without a policy: {measured.long_ttft_ms:.0f} ms to the first token of a long prompt, "
                         f"{measured.short_tpot_ms:.0f} ms a token for {SHIFT_CLIENTS} clients with short ones"
                     )
@@ -312,32 +323,33 @@ class QuickStart:
                         on_view=self._see_plans,
                         on_record=self._records.append,
                     )
+            narrator.result(self.report.switched())
         self._count()
 
     async def _give_policy(self, kube: Kube, policy: dict[str, Any]) -> None:
         """As a user does it; the policy file's objectives are those measured."""
         narrator, name, objectives = self._narrator, policy["metadata"]["name"], policy["spec"]["objectives"]
-        narrator.say(
+        narrator.explain(
             f"$ kubectl apply -f examples/quickstart-policy.yaml     # with TTFT {objectives['ttftMs']:g} ms, "
             f"TPOT {objectives['tpotMs']:g} ms"
             + (f", metrics from {self.prometheus_url}" if self.prometheus_url is not None else "")
         )
         await kube.apply(PLANNER_POLICIES, policy, NAMESPACE)
         reference = json.dumps({"spec": {"policyRef": {"name": name}}})
-        narrator.say(f"$ kubectl patch llms {SHIFT_SERVICE} --type=merge -p '{reference}'")
+        narrator.explain(f"$ kubectl patch llms {SHIFT_SERVICE} --type=merge -p '{reference}'")
         patch = ("patch", "llms", SHIFT_SERVICE, "-n", NAMESPACE, "--type=merge", "-p", reference)
         await asyncio.to_thread(self._cluster.kubectl, *patch)
 
     def _say_turn(self, turn: Turn) -> None:
         lengths = turn.mix.lengths[0]
-        self._narrator.say(f"{SHIFT_CLIENTS} clients: {turn.title}, {lengths.start} to {lengths.stop} tokens")
+        self._narrator.explain(f"{SHIFT_CLIENTS} clients: {turn.title}, {lengths.start} to {lengths.stop} tokens")
 
     def _see_plans(self, view: ServiceView) -> None:
         """Keep the planner's plans and thresholds for the report, and print each plan once."""
         known = {plan.name for plan in self.report.plans}
         for plan in view.plans:
             if plan.metadata.name not in known:
-                self._narrator.say(plan_line(plan))
+                self._narrator.explain(plan_line(plan))
         self.report.plans = [PlanReport.of(plan) for plan in view.plans]
         routing = view.service.status.routing if view.service is not None else None
         threshold = routing.max_local_prefill_tokens if routing is not None else None
@@ -347,6 +359,9 @@ class QuickStart:
             switch.status.seconds for switch in view.switches if switch.status.seconds is not None
         ]
         self._see(view)
+
+    def _stage(self, key: str) -> AbstractAsyncContextManager[None]:
+        return self._narrator.stage(key, TITLES[key])
 
     # --- what runs beside the stages ---
 
