@@ -10,7 +10,7 @@ import os
 import queue
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ from engine.elastic.strict_nccl import GPUS, ShardThreads, StrictShard
 from pointsman.serving.elastic.iterations import Move, Prompt, Sampling, Step
 from pointsman.workers.elastic.engine.groups import Group
 from pointsman.workers.elastic.engine.meeting import GroupBroken
-from pointsman.workers.elastic.engine.nccl import nccl_environment
+from pointsman.workers.elastic.engine.nccl import Gpu, nccl_environment
+from pointsman.workers.elastic.engine.transports import card
 from pointsman.workers.elastic.instance.computer import Computer
 from pointsman.workers.elastic.instance.loading import gpu_of, load
 from pointsman.workers.elastic.instance.settings import InstanceSettings
@@ -68,7 +69,8 @@ class Member:
 class Members:
     """``size`` instances of the model in ``folder``, cut in ``width`` shards each, with ``slots`` slots.
 
-    ``transport``: "gloo"; one of the stand-ins for NCCL; "gpu": whatever they choose who have the GPUs at hand in turn.
+    ``transport``: "gloo"; one of the stand-ins for NCCL; "gpu": whatever they choose who have the GPUs at hand in turn;
+    "hosts": NCCL on the same GPUs, each member as if on a computer of its own.
     """
 
     def __init__(
@@ -135,42 +137,59 @@ class Members:
             member.process.join()
 
 
-def die_at(transfer: int, begun: bool) -> None:
-    """End this process as kill -9 does, at the ``transfer``-th exchange from now: before it, or when it has begun."""
+def die_at(transfer: int, begun: bool, by: int = signal.SIGKILL) -> None:
+    """End this process as kill -9 does, at the ``transfer``-th exchange from now: before it, or when it has begun.
+
+    ``by``: SIGSTOP has it stand still instead.
+    """
     left = itertools.count(transfer, -1)
     exchange = Group.exchange
 
     def dying(group: Group) -> Any:
         last = next(left) == 1
         if last and not begun:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), by)
         made = exchange(group)
         if last:
-            made.begin = lambda: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+            made.begin = lambda: os.kill(os.getpid(), by)  # type: ignore[method-assign]
         return made
 
     Group.exchange = dying  # type: ignore[method-assign, assignment]
 
 
+def as_if_alone(gpu: Gpu | None, name: str) -> Gpu:
+    """The GPU as member ``name`` would have it on a computer of its own.
+
+    NCCL refuses two members on one GPU of one host; of hosts with several names, it connects them by TCP.
+    """
+    assert gpu is not None
+    os.environ["NCCL_HOSTID"] = name
+    return replace(gpu, card=card(torch.cuda.nccl.version()[:3], name.encode().ljust(16, b"-")))
+
+
 def _serve(pipe: Connection, name: str, folder: Path, slots: int, width: int, dtype: str, transport: str) -> None:
-    if transport == "gpu":
+    on_gpu = transport in ("gpu", "hosts")
+    if on_gpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = str(int(name[1:]) % torch.cuda.device_count())
         os.environ |= nccl_environment(ADDRESS)
     settings = InstanceSettings.model_validate(
         {"worker": name, "model": str(folder), "slots": slots, "tensor_parallel": width, "dtype": dtype}
-        | {"gpus": int(transport == "gpu")}
+        | {"gpus": int(on_gpu)}
         | {"namespace": "n", "service": "s", "service_uid": "u", "control_token": "a-token-of-the-tests"}
     )
     store, at = store_at(ADDRESS)
-    if transport in ("gloo", "gpu"):
+    if transport == "gloo" or on_gpu:
         others = ShardProcesses(settings, at)
         instance = load(settings).instance(others.slots(slots))
-        computer = Computer(Shard(0, width, name, ADDRESS, instance, store, at, gpu_of(settings, 0)), others)
+        gpu = gpu_of(settings, 0)
+        if transport == "hosts":
+            gpu = as_if_alone(gpu, name)
+        computer = Computer(Shard(0, width, name, ADDRESS, instance, store, at, gpu), others)
     else:
-        gpu = GPUS[transport]
+        kind = GPUS[transport]
         instance = load(settings).instance(slots)
-        shard = StrictShard(0, width, name, ADDRESS, instance, store, at, gpu())
-        threads: Any = ShardThreads(settings, slots, at, gpu)
+        shard = StrictShard(0, width, name, ADDRESS, instance, store, at, kind())
+        threads: Any = ShardThreads(settings, slots, at, kind)
         computer = Computer(shard, threads)
     pipe.send(("store", at))
     pool = instance.pool
@@ -182,9 +201,9 @@ def _serve(pipe: Connection, name: str, folder: Path, slots: int, width: int, dt
             case "iterate":
                 computer.tell(of[0], done.put)
                 answered = done.get()
-                kind = "prefill" if of[0].prompts else "decode" if of[0].steps else "move"
+                phase = "prefill" if of[0].prompts else "decode" if of[0].steps else "move"
                 assert answered.moved_bytes is not None
-                moved_bytes[kind] += answered.moved_bytes
+                moved_bytes[phase] += answered.moved_bytes
                 match answered:
                     case Done() as found:
                         pipe.send(("tokens", {request: each.token_id for request, each in found.tokens.items()}))

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from pointsman.serving.elastic.iterations import Prompt, Step
+from pointsman.workers.elastic.engine import attention
 from pointsman.workers.elastic.engine import instance as module
 from pointsman.workers.elastic.engine.architecture import read_shape
 from pointsman.workers.elastic.engine.attention import Attended, attend
@@ -89,7 +90,8 @@ def noted_attend(*tensors: torch.Tensor, causal: bool) -> Attended:
 def main(folder: Path) -> dict[str, list[list[str]]]:
     """What each member did in the first layer of a prefill, and of a step that the first one masters."""
     torch.set_num_threads(1)
-    vars(module)["attend"] = noted_attend
+    for each in (module, attention):
+        vars(each)["attend"] = noted_attend
     shape = read_shape(folder)
     model = Llama(shape, load_weights(folder, shape, torch.float32, torch.device("cpu")))
     store, at = store_at(ADDRESS)

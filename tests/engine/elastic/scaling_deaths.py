@@ -1,7 +1,8 @@
 """An instance that is killed while its group shrinks or grows, at drawn points, on real processes. Prints JSON.
 
-    python -m engine.elastic.scaling_deaths MODEL_FOLDER SEED ...
+    python -m engine.elastic.scaling_deaths MODEL_FOLDER TRANSPORT HOW SEED ...
 
+``TRANSPORT``: see `Members`. ``HOW``: "killed", or "stopped": the instance stands still and keeps its connections.
 Each of three instances decodes a request. Then all three prefill a prompt whose KV only some of them are to keep
 (down), or each joins as master of a request that another one holds (up). Meanwhile one of the three is killed, as
 kill -9 does it, before or after it begins its n-th exchange with the others. The requests of the other two go on.
@@ -24,6 +25,7 @@ from pointsman.workers.elastic.engine.meeting import GroupBroken
 SIZE, SLOTS, PROMPT_TOKENS, ANSWER_TOKENS = 3, 400, 60, 5
 EXCHANGES = 6  # of a member in an iteration: two in each of three layers
 SHRINKING = "shrinking"
+SIGNALS = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}
 
 
 @dataclass
@@ -87,18 +89,19 @@ class Group:
         return answers
 
 
-def main(folder: Path, seeds: list[int]) -> list[dict[str, Any]]:
+def main(folder: Path, transport: str, how: str, seeds: list[int]) -> list[dict[str, Any]]:
     """What each death came to."""
     return [
-        death(folder, direction, random.Random(f"{seed}/{direction}")) | {"seed": seed, "direction": direction}
+        death(folder, transport, how, direction, random.Random(f"{seed}/{direction}"))
+        | {"seed": seed, "direction": direction}
         for seed in seeds
         for direction in ("down", "up")
     ]
 
 
-def death(folder: Path, direction: str, rng: random.Random) -> dict[str, Any]:
+def death(folder: Path, transport: str, how: str, direction: str, rng: random.Random) -> dict[str, Any]:
     """One of three is killed; those that live answer all requests."""
-    members = Members(folder, SIZE, SLOTS)
+    members = Members(folder, SIZE, SLOTS, transport=transport)
     try:
         names = [f"r{number}" for number in range(SIZE)]
         prompts = {name: [rng.randrange(90) for _ in range(PROMPT_TOKENS)] for name in (*names, SHRINKING)}
@@ -111,7 +114,7 @@ def death(folder: Path, direction: str, rng: random.Random) -> dict[str, Any]:
         dying = rng.randrange(SIZE)
         living = [number for number in everyone if number != dying]
         point = rng.randint(1, EXCHANGES), rng.random() < 0.5
-        group.tell([dying], "die", *point)
+        group.tell([dying], "die", *point, SIGNALS[how])
         masters = dict(own)
         if direction == "down":
             keepers = rng.sample(everyone, rng.choice((1, 2)))
@@ -129,6 +132,8 @@ def death(folder: Path, direction: str, rng: random.Random) -> dict[str, Any]:
             except GroupBroken:
                 noticed += 1
         noticed_s = time.monotonic() - began_s
+        if how == "stopped":
+            members.all[dying].kill()
         members.all[dying].process.join(120)
         died = members.all[dying].process.exitcode == -signal.SIGKILL
         # As the manager's book: a step counts if its master came through, and the prompt is computed again.
@@ -154,6 +159,9 @@ def death(folder: Path, direction: str, rng: random.Random) -> dict[str, Any]:
             "went_on": len(going_on),
             "slots_leaked": [used - kept, sum(SLOTS - free for free in group.tell(living, "free"))],
             "same_tokens": {name: of.answer for name, of in group.requests.items()} == alone,
+            "other_tokens": {
+                name: [of.answer, alone[name]] for name, of in group.requests.items() if of.answer != alone[name]
+            },
         }
     finally:
         members.close()
@@ -170,5 +178,5 @@ def answer_alone(members: Members, prompt: list[int]) -> list[int]:
 
 
 if __name__ == "__main__":
-    folder, *seeds = sys.argv[1:]
-    print(json.dumps(main(Path(folder), [int(seed) for seed in seeds])))
+    folder, transport, how, *seeds = sys.argv[1:]
+    print(json.dumps(main(Path(folder), transport, how, [int(seed) for seed in seeds])))

@@ -187,6 +187,9 @@ class StrictGpu(Gpu):
         """See Gpu."""
         _settle()
 
+    def settle(self) -> None:
+        """See Gpu. What was begun belongs to a communicator that has ended."""
+
 
 class HastyGpu(StrictGpu):
     """Groups of which never coalesce."""

@@ -177,6 +177,18 @@ def test_no_thread_is_in_gloo_when_a_process_with_a_group_over_nccl_ends(
     assert run(engine_environment, "process_end") == {"watching": 0}
 
 
+@pytest.mark.parametrize("how", ["call", "abort"])
+def test_a_process_ends_whose_communicator_does_not(engine_environment: EngineEnvironment, how: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as ended:
+        run(engine_environment, "stuck_nccl", how, limit_s=60)
+    assert ended.value.returncode == 1
+
+
+def test_no_group_connects_while_a_communicator_is_ending(engine_environment: EngineEnvironment) -> None:
+    found = run(engine_environment, "stuck_nccl", "slow", limit_s=60)
+    assert found == ["connects", "abort begins", "abort ends", "connects"]
+
+
 def test_transfers_that_cross_hang_over_nccl_unless_they_begin_together(
     engine_environment: EngineEnvironment, models: Path
 ) -> None:
@@ -275,7 +287,9 @@ def test_what_is_exchanged_travels_while_a_member_attends_over_the_keys_at_hand(
 def test_an_instance_killed_while_its_group_shrinks_or_grows_costs_only_its_own_requests(
     engine_environment: EngineEnvironment, models: Path, seeds: range, findings: dict[str, object]
 ) -> None:
-    found = run(engine_environment, "scaling_deaths", str(models / "plain"), *map(str, seeds), limit_s=900)
+    found = run(
+        engine_environment, "scaling_deaths", str(models / "plain"), "gloo", "killed", *map(str, seeds), limit_s=900
+    )
     assert len(found) == 2 * len(seeds)
     for each in found:
         assert each["died"], each
@@ -308,6 +322,7 @@ def test_tokens_are_drawn_as_often_as_asked_for_and_the_same_again(engine_enviro
     assert found["top_p"] == pytest.approx(of_two, abs=rounding), "the first alone has .43, both .70"
     assert found["likeliest_only"] == found["greedy"] == [0, 1, 0, 0, 0]
     assert found["again"]
+    assert found["beside"], "whatever is drawn for other requests at the same time"
     assert found["other_seed"]
     token_id, logprob, likeliest = found["told"]
     logprobs = found["log_softmax"]

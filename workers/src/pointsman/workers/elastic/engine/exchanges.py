@@ -69,8 +69,18 @@ class GlooTransfer:
         except RuntimeError as error:
             raise GroupBroken(str(error)) from error
         if self._host is not self._tensor:
-            self._tensor.copy_(self._host)
+            self._tensor.copy_(self._host, non_blocking=True)  # what follows on the GPU waits for it
         return self._tensor
+
+
+def on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """What is in ``tensor``, in the host's memory; the tensor itself, if it is there."""
+    return tensor if tensor.device.type == "cpu" else room_on_host(tensor).copy_(tensor)
+
+
+def room_on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """For what travels of a GPU's ``tensor``. A GPU copies many times faster to and from pinned memory."""
+    return torch.empty_like(tensor, device="cpu", pin_memory=True)
 
 
 class GlooExchange:
@@ -89,7 +99,7 @@ class GlooExchange:
         assert self._group is not None
         self._sent.add(tensor)
         try:
-            host = tensor.cpu()
+            host = on_host(tensor)
             return GlooTransfer(self._group.send([host], to, 0), host, host, self._timeout)
         except RuntimeError as error:
             raise GroupBroken(str(error)) from error
@@ -98,7 +108,7 @@ class GlooExchange:
         """See Exchange."""
         assert self._group is not None
         try:
-            host = tensor if tensor.device.type == "cpu" else torch.empty_like(tensor, device="cpu")
+            host = tensor if tensor.device.type == "cpu" else room_on_host(tensor)
             return GlooTransfer(self._group.recv([host], source, 0), tensor, host, self._timeout)
         except RuntimeError as error:
             raise GroupBroken(str(error)) from error

@@ -11,7 +11,14 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from pointsman.workers.elastic.engine.exchanges import Exchange, GlooExchange, GlooTransfer, SentBytes, Transfer
+from pointsman.workers.elastic.engine.exchanges import (
+    Exchange,
+    GlooExchange,
+    GlooTransfer,
+    SentBytes,
+    Transfer,
+    on_host,
+)
 from pointsman.workers.elastic.engine.liveness import Watch
 from pointsman.workers.elastic.engine.meeting import JOIN_SECONDS, GroupBroken
 from pointsman.workers.elastic.engine.nccl import Gpu, Nccl
@@ -159,7 +166,7 @@ class Group:
     def _host_sum(self, tensor: torch.Tensor) -> torch.Tensor:
         assert self._gloo is not None
         try:
-            host = tensor.cpu()
+            host = on_host(tensor)
             options = dist.AllreduceOptions()
             options.timeout = self._timeout
             return GlooTransfer(self._gloo.allreduce([host], options), tensor, host, self._timeout).wait()

@@ -10,29 +10,38 @@ request get its query, attend over what they hold, and send the result back. So 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 from pointsman.serving.elastic.iterations import Move, Prompt, Step
-from pointsman.workers.elastic.engine.attention import Attended, attend
+from pointsman.workers.elastic.engine.attention import Attended, Keys, attend
 from pointsman.workers.elastic.engine.attention_traffic import attention_bytes
 from pointsman.workers.elastic.engine.exchanges import Transfer
 from pointsman.workers.elastic.engine.groups import Group
 from pointsman.workers.elastic.engine.kv_pool import KvPool
+from pointsman.workers.elastic.engine.memory import batches
 from pointsman.workers.elastic.engine.model import Llama
 
 
 @dataclass(frozen=True, slots=True)
 class _Stripe:
-    """Every k-th token of each prompt: how many of each, and which of them are kept here, in which slots."""
+    """Every k-th token of each prompt: how many of each, which are kept here (None: all), and in which slots."""
 
     counts: tuple[int, ...]
-    rows: torch.Tensor
+    rows: torch.Tensor | None
     slots: torch.Tensor
 
     @property
     def tokens(self) -> int:
         return sum(self.counts)
+
+
+class _Here(NamedTuple):
+    """What this member holds of some requests: ``slots`` of their tokens, and which of them belong to each."""
+
+    slots: torch.Tensor
+    keys: Keys
 
 
 class Instance:
@@ -52,6 +61,13 @@ class Instance:
 
         Raises PoolFull before anything is sent, and GroupBroken.
         """
+        self.pool.check_room(sum(count for each in prompts for member, count in each.owners if member == group.rank))
+        found: dict[str, torch.Tensor] = {}
+        for batch in batches(prompts):
+            found |= self._prefill(batch, group, shards or Group.alone())
+        return found
+
+    def _prefill(self, prompts: Sequence[Prompt], group: Group, shards: Group) -> dict[str, torch.Tensor]:
         rank, size = group.rank, group.size
         stripes = self._allocate(prompts, rank, size)
         mine = [range(rank, len(prompt.token_ids), size) for prompt in prompts]
@@ -64,7 +80,7 @@ class Instance:
         for layer in range(self._model.shape.layers):
             query, key, value = self._model.attention_input(layer, hidden, rotations)
             attended = self._ring(layer, stripes, query, torch.stack((key, value)), group)
-            hidden = self._model.layer_output(layer, hidden, attended.output.to(hidden.dtype), shards or Group.alone())
+            hidden = self._model.layer_output(layer, hidden, attended.output.to(hidden.dtype), shards)
         last, end = {}, 0
         for prompt, each in zip(prompts, mine, strict=True):
             end += len(each)
@@ -90,12 +106,14 @@ class Instance:
         asked = {peer: self._numbers(of_peer) for peer, of_peer in rows.items() if of_peer}
         steps_of = {peer: [step for step in steps if step.master == peer and me in step.holders] for peer in peers}
         asking = {peer: of_peer for peer, of_peer in steps_of.items() if of_peer}
+        here = self._here(mine)
+        here_of = {peer: self._here(of_peer) for peer, of_peer in asking.items()}
         hidden = self._model.embed(self._numbers([step.token_id for step in mine]))
         rotations = self._model.rotations(self._numbers([step.position for step in mine]))
         for layer in range(self._model.shape.layers):
             query, key, value = self._model.attention_input(layer, hidden, rotations)
             self.pool.store(layer, new_slots, key, value)
-            attended = self._exchange(layer, query, mine, asked, asking, group)
+            attended = self._exchange(layer, query, here, asked, here_of, group)
             hidden = self._model.layer_output(layer, hidden, attended.output.to(hidden.dtype), shards or Group.alone())
         return dict(zip((step.request for step in mine), self._model.logits(hidden), strict=True))
 
@@ -158,7 +176,8 @@ class Instance:
                 rows += [row for row, _ in found]
                 slots += [slot for _, slot in found]
                 counts.append(len(positions))
-            stripes.append(_Stripe(tuple(counts), self._numbers(rows), self._numbers(slots)))
+            all_here = len(rows) == sum(counts)  # in their order
+            stripes.append(_Stripe(tuple(counts), None if all_here else self._numbers(rows), self._numbers(slots)))
         return stripes
 
     def _ring(
@@ -166,7 +185,7 @@ class Instance:
     ) -> Attended:
         """Attention of the own stripe's queries over all stripes, ``own`` (2, tokens, kv_heads, size) first."""
         rank, size = group.rank, group.size
-        attended = Attended.nothing(query)
+        attended: Attended | None = None
         passing = own
         for hop in range(size):
             number = (rank - hop) % size
@@ -180,12 +199,28 @@ class Instance:
                 ]
                 exchange.begin()
             stripe = stripes[number]
-            self.pool.store(layer, stripe.slots, passing[0, stripe.rows], passing[1, stripe.rows])
-            self._attend_stripe(attended, query, passing, stripes[rank].counts, stripe.counts, later=number > rank)
+            kept = passing if stripe.rows is None else passing[:, stripe.rows]
+            self.pool.store(layer, stripe.slots, *kept)
+            if attended is None:
+                attended = self._attend_own(query, passing, stripe.counts)
+                attended = attended if size == 1 else attended.wide()
+            else:
+                self._attend_stripe(attended, query, passing, stripes[rank].counts, stripe.counts, later=number > rank)
             if moving:
                 moving[0].wait()
                 passing = moving[1].wait()
+        assert attended is not None
         return attended
+
+    def _attend_own(self, query: torch.Tensor, own: torch.Tensor, counts: Sequence[int]) -> Attended:
+        """Query ``i`` of a prompt sees keys ``0..i`` of its own stripe."""
+        parts, start = [], 0
+        for count in counts:
+            if count:
+                rows = slice(start, start + count)
+                parts.append(attend(query[rows], own[0, rows], own[1, rows], causal=True))
+            start += count
+        return Attended.of_rows(parts) if parts else Attended.nothing(query)
 
     def _attend_stripe(
         self, attended: Attended, query: torch.Tensor, passing: torch.Tensor,
@@ -203,15 +238,16 @@ class Instance:
             key_start += key_count
 
     def _exchange(
-        self, layer: int, query: torch.Tensor, mine: Sequence[Step],
-        asked: dict[int, torch.Tensor], asking: dict[int, list[Step]], group: Group,
+        self, layer: int, query: torch.Tensor, mine: _Here,
+        asked: dict[int, torch.Tensor], asking: dict[int, _Here], group: Group,
     ) -> Attended:  # fmt: skip
         """Attention of the own requests' queries over all that hold them, and what others ask of this member."""
         heads, size = query.shape[1:]
         queries, returns = group.exchange(), group.exchange()
         asks = [queries.send(query[rows], peer) for peer, rows in asked.items()]
         asked_here = {
-            peer: queries.receive(query.new_empty((len(steps), heads, size)), peer) for peer, steps in asking.items()
+            peer: queries.receive(query.new_empty((len(here.keys.counts), heads, size)), peer)
+            for peer, here in asking.items()
         }
         answers = {
             peer: returns.receive(query.new_empty((len(rows), heads, size + 1), dtype=torch.float32), peer)
@@ -231,13 +267,11 @@ class Instance:
             each.wait()
         return attended
 
-    def _attend_here(self, layer: int, query: torch.Tensor, steps: Sequence[Step]) -> Attended:
+    def _here(self, steps: Sequence[Step]) -> _Here:
+        """What this member holds of the requests of ``steps``."""
+        slots, counts = self.pool.slots([step.request for step in steps])
+        return _Here(slots, Keys(counts, self._model.device))
+
+    def _attend_here(self, layer: int, query: torch.Tensor, here: _Here) -> Attended:
         """Attention of one query per step over what this member holds of its request."""
-        attended = Attended.nothing(query)
-        for row, step in enumerate(steps):
-            slots = self.pool.slots(step.request)
-            if len(slots):
-                keys, values = self.pool.read(layer, slots)
-                found = attend(query[row : row + 1], keys, values, causal=False)
-                attended.output[row], attended.weight[row] = found.output[0], found.weight[0]
-        return attended
+        return here.keys.attend(query, *self.pool.read(layer, here.slots))

@@ -14,7 +14,10 @@ class PoolFull(RuntimeError):
 
 @dataclass(slots=True)
 class Held:
-    """What one request has here: ``slots`` and the ``positions`` of their tokens, of which the first ``count`` hold."""
+    """What one request has here: ``slots`` and the ``positions`` of their tokens, of which the first ``count`` hold.
+
+    Both in the host's memory: to write or read one number on a GPU takes as long there as to compute a layer.
+    """
 
     slots: torch.Tensor
     positions: torch.Tensor
@@ -51,10 +54,13 @@ class KvPool:
         held = self._held.get(request)
         return torch.empty(0, dtype=torch.long) if held is None else held.positions[: held.count]
 
-    def slots(self, request: str) -> torch.Tensor:
-        """Slots (tokens,) of ``request``; empty where it has none here."""
-        held = self._held.get(request)
-        return torch.empty(0, dtype=torch.long, device=self._device) if held is None else held.slots[: held.count]
+    def slots(self, requests: Sequence[str]) -> tuple[torch.Tensor, list[int]]:
+        """Slots (tokens,) of ``requests``, one after another, and how many tokens each of them has here."""
+        found = [
+            torch.empty(0, dtype=torch.long) if held is None else held.slots[: held.count]
+            for held in map(self._held.get, requests)
+        ]
+        return torch.cat([torch.empty(0, dtype=torch.long), *found]).to(self._device), [len(each) for each in found]
 
     def allocate(self, request: str, positions: Sequence[int]) -> list[int]:
         """Slots for more tokens of ``request``, one for each position. Raises PoolFull, and takes none then."""
@@ -67,12 +73,12 @@ class KvPool:
         held = self._held.get(request)
         if held is None:
             nothing = torch.empty(0, dtype=torch.long)
-            held = self._held[request] = Held(nothing.to(self._device), nothing)
+            held = self._held[request] = Held(nothing, nothing)
         end = held.count + more
         if end > len(held.slots):
             held.slots = _longer(held.slots, 2 * end)
             held.positions = _longer(held.positions, 2 * end)
-        held.slots[held.count : end] = torch.tensor(taken, device=self._device)
+        held.slots[held.count : end] = torch.tensor(taken)
         held.positions[held.count : end] = torch.tensor(positions)
         held.count = end
         return taken
@@ -96,7 +102,7 @@ class KvPool:
         """Positions (tokens,) and KV (2, layers, tokens, kv_heads, head_size) that ``request`` got last; copies."""
         held = self._held[request]
         part = slice(held.count - tokens, held.count)
-        slots = held.slots[part]
+        slots = held.slots[part].to(self._device)
         return held.positions[part].clone(), torch.stack((self._keys[:, slots], self._values[:, slots]))
 
     def room_for(self, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:

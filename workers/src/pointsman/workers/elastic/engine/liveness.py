@@ -1,6 +1,7 @@
 """Notices that a member of a group is gone or stands still, and ends what waits for it."""
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -18,6 +19,7 @@ _BEATS: Final = 1  # tag; tensors have 0
 _NOBODY: Final = 2  # tag that no member ever sends
 _AT_ONCE: Final = timedelta(milliseconds=1)
 _END_SECONDS: Final = 1.0
+_JOIN_SECONDS: Final = 0.02
 
 
 class Watch:
@@ -35,6 +37,7 @@ class Watch:
         self._size = size
         self._why: str | None = None
         self._stopping = threading.Event()
+        self._left = threading.Event()
         self._thread = threading.Thread(target=self._run, name="liveness", daemon=True)
         self._thread.start()
 
@@ -47,10 +50,20 @@ class Watch:
         """Close all connections: members that have not stopped take this one for gone, at once."""
         self._stopping.set()
         self._close()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(_END_SECONDS)  # a thread in gloo that outlives Python's end would abort the process
+        deadline_s = time.monotonic() + _END_SECONDS
+        # A thread in gloo that outlives Python's end would abort the process.
+        while self._thread.is_alive() and not self._left.is_set() and time.monotonic() < deadline_s:
+            if threading.current_thread() is self._thread:
+                return
+            self._thread.join(_JOIN_SECONDS)
 
     def _run(self) -> None:
+        if self._lost():
+            self._left.set()  # of gloo: what comes now can take seconds, and nobody who stops needs it
+            self.lost()
+
+    def _lost(self) -> bool:
+        """Whether a member is gone; False once this one stops."""
         sent, received = torch.zeros(1, dtype=torch.uint8), torch.zeros(1, dtype=torch.uint8)
         silence = timedelta(seconds=SILENCE_SECONDS)
         while not self._stopping.wait(BEAT_SECONDS):
@@ -59,11 +72,12 @@ class Watch:
                 self._gloo.recv([received], (self._rank - 1) % self._size, _BEATS).wait(silence)
                 sending.wait(silence)
             except RuntimeError as error:
-                if not self._stopping.is_set():
-                    self._why = f"a member is gone: {error}"
-                    self._close()
-                    self.lost()
-                return
+                if self._stopping.is_set():
+                    return False
+                self._why = f"a member is gone: {error}"
+                self._close()
+                return True
+        return False
 
     def _close(self) -> None:
         """Gloo closes all connections of a group when one transfer took too long, and knows no other way."""

@@ -1,10 +1,13 @@
 """What a Llama layer computes for each token alone: everything but attention."""
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch.nn import functional
 
 from pointsman.workers.elastic.engine.architecture import Shape
 from pointsman.workers.elastic.engine.groups import Group
+from pointsman.workers.elastic.engine.memory import PIECE_TOKENS
 from pointsman.workers.elastic.engine.weights import Weights
 
 
@@ -15,7 +18,7 @@ class Llama:
     MLP); what shards add to the hidden states is summed twice a layer.
 
     Tokens are rows: hidden states are (tokens, hidden), queries (tokens, heads, head_size), keys and values (tokens,
-    kv_heads, head_size). Norms and rotations are computed in float32, as transformers does.
+    kv_heads, head_size). Norms and rotations are computed in float32.
     """
 
     def __init__(self, shape: Shape, weights: Weights) -> None:
@@ -49,6 +52,11 @@ class Llama:
         self, layer: int, hidden: torch.Tensor, rotations: tuple[torch.Tensor, torch.Tensor]
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Query, key (both rotated) and value of each token."""
+        return _in_pieces(lambda *of: self._attention_input(layer, *of), hidden, *rotations)
+
+    def _attention_input(
+        self, layer: int, hidden: torch.Tensor, *rotations: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         weights, shape = self._weights.layers[layer], self.shape
         normed = self._norm(hidden, weights.attention_norm)
         query = functional.linear(normed, weights.query).unflatten(-1, (shape.heads, shape.head_size))
@@ -61,6 +69,10 @@ class Llama:
 
         Raises GroupBroken, of the ``shards``.
         """
+        (after,) = _in_pieces(lambda *of: (self._layer_output(layer, of[0], of[1], shards),), hidden, attended)
+        return after
+
+    def _layer_output(self, layer: int, hidden: torch.Tensor, attended: torch.Tensor, shards: Group) -> torch.Tensor:
         weights = self._weights.layers[layer]
         hidden = hidden + shards.sum(functional.linear(attended.flatten(-2), weights.output))
         normed = self._norm(hidden, weights.mlp_norm)
@@ -72,12 +84,18 @@ class Llama:
         return functional.linear(self._norm(hidden, self._weights.norm), self._weights.head).float()
 
     def _norm(self, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        wide = hidden.float()
-        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.shape.norm_epsilon)
-        return weight * wide.to(hidden.dtype)
+        return functional.rms_norm(hidden, weight.shape, weight, self.shape.norm_epsilon)
 
 
-def _rotated(heads: torch.Tensor, rotations: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+def _in_pieces(work: Callable[..., tuple[torch.Tensor, ...]], *rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """What ``work`` makes of ``rows`` (tokens, …), computed for some tokens at a time: see `PIECE_TOKENS`."""
+    if len(rows[0]) <= PIECE_TOKENS:
+        return work(*rows)
+    pieces = [work(*piece) for piece in zip(*(each.split(PIECE_TOKENS) for each in rows), strict=True)]
+    return tuple(torch.cat(each) for each in zip(*pieces, strict=True))
+
+
+def _rotated(heads: torch.Tensor, rotations: Sequence[torch.Tensor]) -> torch.Tensor:
     cosines, sines = rotations
     first, second = heads.chunk(2, dim=-1)
     return heads * cosines + torch.cat((-second, first), dim=-1) * sines

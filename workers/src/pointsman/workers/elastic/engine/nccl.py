@@ -1,12 +1,14 @@
 """Groups whose tensors travel between GPUs by NCCL.
 
-NCCL notices neither that a peer is dead nor that it will never come, so a `Watch` aborts what waits for one. After that
-the GPU goes on with whatever is in its memory: nothing of an iteration counts before `Nccl.synchronize` returned.
+NCCL does not notice that a peer will never come, and not always that one is dead, so a `Watch` aborts what waits for
+one. After that the GPU goes on with whatever is in its memory: nothing of an iteration counts before all members agreed
+that it is over.
 
-Never run on GPUs: see docs/design/0003-elastic-engine.md.
+Never run between two GPUs: see docs/elastic-gpu.md.
 """
 
 import logging
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,8 +28,12 @@ log = logging.getLogger(__name__)
 
 CONNECT_SECONDS: Final = 60.0
 """The first communicator of a process takes seconds. A member that dies meanwhile is noticed by the watch."""
-_ABORT_SECONDS: Final = 0.5
-_CLOSE_SECONDS: Final = 3.0
+ABORT_SECONDS: Final = 3.0
+"""How long the end of a communicator may take. On a GPU, a call or an abort of NCCL now and then did not return."""
+_CALL_SECONDS: Final = 0.5
+_CLOSE_SECONDS: Final = 0.5
+_ABORTING: Final = threading.Lock()
+"""Held while a communicator of this process is aborted: none is made meanwhile. Where one was, tokens were wrong."""
 
 T = TypeVar("T")
 
@@ -57,6 +63,10 @@ class Gpu:
     def synchronize(self) -> None:
         """The host waits until the GPU has done all that it was told."""
         torch.cuda.current_stream(self.device).synchronize()
+
+    def settle(self) -> None:
+        """The host waits until nothing runs on the GPU for this process, of NCCL neither."""
+        torch.cuda.synchronize(self.device)
 
 
 def nccl_environment(address: str) -> dict[str, str]:
@@ -90,6 +100,7 @@ class Nccl:
         self._communicator: dist.ProcessGroup | None = None
         self._connected = False
         self._issuing = threading.Lock()
+        self._ending = threading.Lock()
         self._watch = watch
         watch.lost = self._abort
 
@@ -98,6 +109,8 @@ class Nccl:
         if self._connected:
             return
         self._store.set_timeout(timedelta(seconds=CONNECT_SECONDS))
+        with _ABORTING:  # it ends, or the process does
+            pass
         try:
             self._communicator = meet(
                 lambda: self._gpu.connect(self._store, self._rank, self._size), CONNECT_SECONDS, self._watch.check
@@ -126,7 +139,10 @@ class Nccl:
         self._watch.check()  # last: who aborts says before that a member is gone
 
     def close(self) -> None:
-        """Give up whatever is under way. Once all is done here, wait for the other members before this."""
+        """Give up whatever is under way. Once all is done here, wait for the other members before this.
+
+        The communicator may take longer to end than this waits: `connect` waits for it.
+        """
         aborting = threading.Thread(target=self._abort, name="closing", daemon=True)
         aborting.start()
         aborting.join(_CLOSE_SECONDS)
@@ -143,17 +159,31 @@ class Nccl:
                 raise GroupBroken(str(error)) from error
 
     def _abort(self) -> None:
-        # NCCL frees the communicator, so no call may be in it; one that waits for the dead is ended by nothing else.
-        idle = self._issuing.acquire(timeout=_ABORT_SECONDS)
-        communicator, self._communicator = self._communicator, None
-        try:
-            if communicator is not None:
+        with self._ending:
+            communicator, self._communicator = self._communicator, None
+        if communicator is None:
+            return  # or somebody aborts it now: kernels that wait end at the beginning of an abort
+        limit = threading.Timer(ABORT_SECONDS, end_process)
+        limit.daemon = True
+        with _ABORTING:
+            limit.start()
+            # NCCL frees the communicator, so no call may be in it; what waits for the dead is ended by nothing else.
+            idle = self._issuing.acquire(timeout=_CALL_SECONDS)
+            try:
                 communicator.abort()
-        except RuntimeError as error:
-            log.warning("NCCL did not end in time: %s", error)
-        finally:
-            if idle:
-                self._issuing.release()
+            except RuntimeError as error:
+                log.warning("NCCL did not end in time: %s", error)
+            if not idle:
+                self._issuing.acquire()
+            self._issuing.release()
+            self._gpu.settle()
+            limit.cancel()
+
+
+def end_process() -> None:
+    """NCCL does not return. What is computed after that cannot be trusted: the manager has it computed elsewhere."""
+    log.critical("the process ends: NCCL has not ended a communicator within %g s", ABORT_SECONDS)
+    os._exit(1)
 
 
 class NcclExchange:

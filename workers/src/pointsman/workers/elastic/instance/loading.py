@@ -3,21 +3,19 @@
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import torch
 
 from pointsman.workers.elastic.engine.architecture import Shape, UnsupportedModel, read_shape
 from pointsman.workers.elastic.engine.instance import Instance
 from pointsman.workers.elastic.engine.kv_pool import KvPool
+from pointsman.workers.elastic.engine.memory import GPU_SHARE, slots_beside
 from pointsman.workers.elastic.engine.model import Llama
 from pointsman.workers.elastic.engine.nccl import Gpu
 from pointsman.workers.elastic.engine.weights import load_weights
 from pointsman.workers.elastic.instance.settings import CPU_SLOTS, InstanceSettings
 
 log = logging.getLogger(__name__)
-
-GPU_SHARE: Final = 0.9  # of a GPU's memory, for weights and KV; the rest is for computing
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +61,7 @@ def slots_that_fit(shape: Shape, dtype: torch.dtype, device: torch.device) -> in
     if device.type == "cpu":
         return CPU_SLOTS
     free, total = torch.cuda.mem_get_info(device)
-    token_bytes = 2 * shape.layers * shape.kv_heads * shape.head_size * dtype.itemsize
-    slots: int = int(free - (1 - GPU_SHARE) * total) // token_bytes
+    slots = slots_beside(shape, dtype.itemsize, free, total)
     if slots < 1:
         raise UnsupportedModel(
             f"the model leaves {free / 2**30:.1f} of the GPU's {total / 2**30:.1f} GiB free; "

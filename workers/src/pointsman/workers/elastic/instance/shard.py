@@ -108,6 +108,9 @@ class Shard:
             return Result(self.instance.pool.free, moved_bytes=moved_bytes, tokens=tokens)
         except (GroupBroken, PoolFull) as error:
             why = str(error)
+        except torch.OutOfMemoryError as error:
+            why = f"the GPU's memory does not suffice for it: {error}"
+            torch.cuda.empty_cache()  # what was cached may have been in pieces that are too small
         except Exception as error:
             # A defect; but the manager must hear of it, or its requests hang.
             why = f"a defect: {error!r}"
@@ -144,10 +147,7 @@ class Shard:
             self.instance.move(what.moves, group)
         group.end()
         shards.end()
-        tokens = {}
-        if self._number == 0:
-            for request, of in logits.items():
-                tokens[request] = sample(of.float(), what.sampling[request], positions[request])
+        tokens = sample(logits, what.sampling, positions) if self._number == 0 else {}
         shards.agree()  # it is over on all, or broken on all
         return tokens, self.instance.moved_bytes(what.prompts, what.steps, group)
 

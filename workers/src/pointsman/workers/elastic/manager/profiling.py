@@ -12,7 +12,9 @@ from pointsman.serving.elastic.latency_model import BadFit, PrefillTime, fit_pre
 log = logging.getLogger(__name__)
 
 SHORTEST: Final = 32
-STEPS: Final = 6  # lengths, each twice the one before
+STEPS: Final = 6  # lengths at least, each twice the one before
+EXTRAPOLATED: Final = 4  # the longest prompt has so many times as many tokens as the longest that is measured,
+ENOUGH_SECONDS: Final = 1.0  # or more, if one took so long
 REPEATS: Final = 3
 TRIES: Final = 3
 
@@ -28,11 +30,23 @@ async def measure_degree(measure: Measure, members: int, slots: int, longest: in
     of all repetitions is taken. A model that does not fit well is better than none: it is used, and said.
     """
     least: dict[tuple[int, ...], float] = {}
+
+    async def measure_again(lengths: tuple[int, ...]) -> None:
+        prompts = [_prompt(number, length, members) for number, length in enumerate(lengths)]
+        for _ in range(REPEATS):
+            least[lengths] = min(await measure(prompts), least.get(lengths, inf))
+            if least[lengths] > ENOUGH_SECONDS / 2:
+                break  # what disturbs it is little beside that
+
+    most = min(longest, slots * members // 2)
+    batches = batches_up_to(most)
     for _ in range(TRIES):
-        for lengths in batches_up_to(min(longest, slots * members // 2)):
-            prompts = [_prompt(number, length, members) for number, length in enumerate(lengths)]
-            for _ in range(REPEATS):
-                least[lengths] = min(await measure(prompts), least.get(lengths, inf))
+        for lengths in batches:
+            await measure_again(lengths)
+        while (longer := twice_as_long(batches, most)) and max(least.values()) < ENOUGH_SECONDS:
+            batches += longer
+            for lengths in longer:
+                await measure_again(lengths)
         try:
             return fit_prefill_time(list(least.items()))
         except BadFit as error:
@@ -62,6 +76,15 @@ def batches_up_to(longest: int) -> list[tuple[int, ...]]:
     shortest = max(1, min(SHORTEST, longest >> (STEPS - 1)))
     singles = [(length,) for step in range(STEPS) if (length := shortest << step) <= max(longest, 1)]
     return [*singles, *((length // 2, length // 2) for (length,) in singles if length >= 4 * shortest)]
+
+
+def twice_as_long(batches: Sequence[tuple[int, ...]], longest: int) -> list[tuple[int, ...]]:
+    """Batches beyond those that were measured, where the longest prompt is so far beyond them that it needs them.
+
+    A GPU takes as long for a prompt of a thousand tokens as for a short one, so those alone say nothing of long ones.
+    """
+    length = 2 * max(map(sum, batches))
+    return [(length,), (length // 2, length // 2)] if length * EXTRAPOLATED <= longest else []
 
 
 def _prompt(number: int, length: int, members: int) -> Prompt:

@@ -1,0 +1,80 @@
+"""What becomes of a member whose communicator does not end when another member is gone. Prints JSON.
+
+    python -m engine.elastic.stuck_nccl HOW
+
+``HOW``: "call": a call into NCCL never returns; "abort": the abort does not; the process must end then. "slow": the
+abort takes longer than a member waits for it, and the next group is not to connect meanwhile; prints what happened in
+which order.
+"""
+
+import json
+import sys
+import threading
+import time
+from typing import Any
+
+import torch
+
+from engine.elastic.nccl_groups import groups
+from engine.elastic.strict_nccl import StrictCommunicator, StrictGpu
+from pointsman.workers.elastic.engine import nccl
+from pointsman.workers.elastic.engine.meeting import GroupBroken
+
+HAPPENED: list[str] = []
+NEVER = threading.Event()
+
+
+class StuckCommunicator(StrictCommunicator):
+    """Of the first member."""
+
+    how = ""
+
+    def _end_coalescing(self) -> Any:
+        if self.how == "call":
+            NEVER.wait()
+        return super()._end_coalescing()
+
+    def abort(self) -> None:
+        """See ProcessGroupNCCL."""
+        HAPPENED.append("abort begins")
+        if self.how == "abort":
+            NEVER.wait()
+        super().abort()
+        time.sleep(nccl._CLOSE_SECONDS + 0.5)
+        HAPPENED.append("abort ends")
+
+
+class StuckGpu(StrictGpu):
+    """Of the first member."""
+
+    communicator = StuckCommunicator
+
+    def connect(self, *of: Any) -> Any:
+        """See Gpu."""
+        HAPPENED.append("connects")
+        return super().connect(*of)
+
+
+def main(how: str) -> list[str]:
+    """The second of two members goes while the first one sends to it; then a group forms again."""
+    StuckCommunicator.how = how
+    if how != "slow":
+        vars(nccl)["ABORT_SECONDS"] = 1.0
+    first, second = groups([StuckGpu(), StrictGpu()])
+    second.close()
+    try:
+        exchange = first.exchange()
+        exchange.send(torch.ones(2), 1)
+        exchange.begin()
+        first.end()
+    except GroupBroken:
+        first.close()
+    again = groups([StuckGpu(), StrictGpu()])
+    found = list(HAPPENED)
+    for each in again:
+        each.close()
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(sys.argv[1])), flush=True)
