@@ -5,15 +5,15 @@ import itertools
 import os
 import subprocess
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import Protocol
 
 import aiohttp
 
-from pointsman.local.engine.environment import EngineEnvironment
 from pointsman.serving.elastic.iterations import Prompt, Sampling, Step
 from pointsman.workers.elastic.protocol import (
     LINK_PATH,
@@ -32,6 +32,17 @@ PROGRAM = "pointsman.workers.elastic.instance"
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 120.0
 VOCABULARY = 90
+
+
+class Environment(Protocol):
+    """Where instances run: an `EngineEnvironment`, or a Python that has what they import."""
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter."""
+
+    def variables(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
+        """``base`` with what a process there needs."""
 
 
 @dataclass
@@ -92,7 +103,7 @@ def prompt(request: str, tokens: int, owners: Sequence[tuple[int, int]], seed: i
 
 @asynccontextmanager
 async def running_instances(
-    environment: EngineEnvironment,
+    environment: Environment,
     model: Path,
     folder: Path,
     count: int,
@@ -100,21 +111,31 @@ async def running_instances(
     *,
     program: str = PROGRAM,
     network: int = 7,
+    gpus: int = 0,
+    dtype: str = "float32",
 ) -> AsyncIterator[Instances]:
-    """``count`` instances on CPU in float32, a thread each; they end with the block.
+    """``count`` instances, on CPU a thread each; they end with the block.
 
-    ``program``: the module that each runs. ``network``: their addresses begin at 127.9.network.1.
+    ``program``: the module that each runs. ``network``: their addresses begin at 127.9.network.1. ``gpus``: 1 puts all
+    of them on the first GPU, at ports of 127.0.0.1, because NCCL needs an interface that has their address.
     """
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(aiohttp.ClientSession())
         links, hellos = dict[str, aiohttp.ClientWebSocketResponse](), dict[str, Hello]()
-        addresses = {f"i-{number}": f"127.9.{network}.{number + 1}" for number in range(count)}
-        for name, address in addresses.items():
-            process = _start(environment, model, folder, name, address, slots, program)
+        addresses = {
+            f"i-{number}": ("127.0.0.1", 8001 + number) if gpus else (f"127.9.{network}.{number + 1}", 8000)
+            for number in range(count)
+        }
+        for name, (address, port) in addresses.items():
+            settings = {
+                "WORKER": name, "MODEL": str(model), "DTYPE": dtype, "SLOTS": str(slots), "GPUS": str(gpus),
+                "BIND_HOST": address, "BIND_PORT": str(port),
+            }  # fmt: skip
+            process = _start(environment, folder / f"{address}-{port}.log", program, address, settings)
             stack.callback(process.wait)
             stack.callback(process.kill)
-        for name, address in addresses.items():
-            links[name] = await _linked(session, f"http://{address}:8000{LINK_PATH}")
+        for name, (address, port) in addresses.items():
+            links[name] = await _linked(session, f"http://{address}:{port}{LINK_PATH}")
             hello = decode_from_instance(await links[name].receive_bytes())
             assert isinstance(hello, Hello)
             hellos[name] = hello
@@ -135,21 +156,19 @@ async def _read(link: aiohttp.ClientWebSocketResponse, answers: "asyncio.Queue[F
 
 
 def _start(
-    environment: EngineEnvironment, model: Path, folder: Path, name: str, address: str, slots: int, program: str
+    environment: Environment, log: Path, program: str, address: str, settings: dict[str, str]
 ) -> "subprocess.Popen[bytes]":
-    settings = {
-        "NAMESPACE": "bench", "SERVICE_UID": "bench", "WORKER": name, "MODEL": str(model), "DTYPE": "float32",
-        "SLOTS": str(slots), "BIND_HOST": address, "CONTROL_TOKEN": TOKEN,
-    }  # fmt: skip
+    settings |= {"NAMESPACE": "bench", "SERVICE_UID": "bench", "CONTROL_TOKEN": TOKEN}
     variables = {f"POINTSMAN_{key}": value for key, value in settings.items()} | {"POD_IP": address}
-    variables = environment.variables({"PATH": os.environ["PATH"]}) | variables | {"OMP_NUM_THREADS": "1"}
+    base = {"PATH": os.environ["PATH"]} if settings["GPUS"] == "0" else None  # a GPU's libraries may need more
+    variables = environment.variables(base) | variables | {"OMP_NUM_THREADS": "1"}
     variables["PYTHONPATH"] += f":{ROOT}"  # for programs of the benchmark
-    with (folder / f"{address}.log").open("w") as log:
+    with log.open("w") as opened:
         return subprocess.Popen(
             [str(environment.python), "-m", program],
             env=variables,
-            stdout=log,
-            stderr=log,
+            stdout=opened,
+            stderr=opened,
         )
 
 

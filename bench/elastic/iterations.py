@@ -4,10 +4,9 @@ import statistics
 from pathlib import Path
 from typing import Final
 
-from bench.elastic.instances import Instances, prompt, running_instances
+from bench.elastic.instances import Environment, Instances, prompt, running_instances
 from bench.elastic.latency import latency_rows
 from bench.rows import Row, row
-from pointsman.local.engine.environment import EngineEnvironment
 from pointsman.serving.elastic.iterations import Step
 
 PROMPT_TOKENS: Final = 2048
@@ -17,15 +16,15 @@ CONTEXT_TOKENS: Final = 256
 STEPS: Final = 12  # of a pair; the median counts
 
 
-async def iteration_rows(environment: EngineEnvironment, model: Path, folder: Path, command: str) -> list[Row]:
+async def iteration_rows(environment: Environment, model: Path, folder: Path, command: str) -> list[Row]:
     """The rows of two instances."""
     slots = 3 * PROMPT_TOKENS
     async with running_instances(environment, model, folder, 2, slots=slots) as instances:
-        scaling = [await _scale_down(instances, command), await _scale_up(instances, command)]
+        scaling = [await scale_down_row(instances, command), await scale_up_row(instances, command)]
         return [*scaling, *await latency_rows(instances, slots, command)]
 
 
-async def _scale_down(instances: Instances, command: str) -> Row:
+async def scale_down_row(instances: Instances, command: str) -> Row:
     """The same prefill by both: its KV kept by one of them, or by both as it was computed."""
     names = list(instances.hellos)
     half = PROMPT_TOKENS // 2
@@ -48,7 +47,7 @@ async def _scale_down(instances: Instances, command: str) -> Row:
     )  # fmt: skip
 
 
-async def _scale_up(instances: Instances, command: str) -> Row:
+async def scale_up_row(instances: Instances, command: str) -> Row:
     """The same decode steps by one instance, and by two of which the second masters half of the requests."""
     names = list(instances.hellos)
     requests = [f"d-{number}" for number in range(BATCH)]

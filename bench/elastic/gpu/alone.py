@@ -1,0 +1,233 @@
+"""Times of one instance on a GPU, beside transformers on the same, and what of its memory is used.
+
+    python -m bench.elastic.gpu.alone DEVICE FOLDER FILE
+
+Makes the model of `models` in ``FOLDER``. Runs in the engine environment.
+"""
+
+import gc
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch.profiler import ProfilerActivity, profile
+from transformers import DynamicCache
+
+from bench.elastic.gpu.findings import Findings
+from bench.elastic.gpu.models import Sizes, make, settings_of, sizes_on
+from pointsman.serving.elastic.iterations import Prompt, Sampling, Step
+from pointsman.workers.elastic.engine.groups import Group
+from pointsman.workers.elastic.engine.instance import Instance
+from pointsman.workers.elastic.engine.sampling import sample
+from pointsman.workers.elastic.instance.loading import Loaded, load
+
+STEPS = 8
+GREEDY = Sampling(temperature=0)
+
+
+def computer(device: str) -> dict[str, Any]:
+    """What measures here."""
+    found: dict[str, Any] = {"torch": torch.__version__, "transformers": transformers.__version__}
+    if device == "cuda":
+        asked = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
+        name, driver, memory = subprocess.check_output(asked, text=True).splitlines()[0].split(", ")
+        found |= {"gpu": name, "driver": driver, "memory": memory, "cuda": torch.version.cuda}
+        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()[:3]))
+    return found
+
+
+def settled(device: str) -> None:
+    """Wait for the GPU."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def seconds(device: str, work: Callable[[], Any], repeats: int) -> list[float]:
+    """Of each repetition after one that is not counted."""
+    found = []
+    for number in range(repeats + 1):
+        settled(device)
+        began_s = time.perf_counter()
+        work()
+        settled(device)
+        if number:
+            found.append(round(time.perf_counter() - began_s, 6))
+    return found
+
+
+def ids_of(sizes: Sizes, tokens: int) -> tuple[int, ...]:
+    """A drawn prompt."""
+    torch.manual_seed(tokens)
+    return tuple(torch.randint(sizes.model["vocab_size"], (tokens,)).tolist())
+
+
+@torch.inference_mode()  # type: ignore[untyped-decorator]
+def of_transformers(model: Any, sizes: Sizes, device: str) -> dict[str, Any]:
+    """Prefills with a cache and the last token's logits, and decode steps, of a batch of equal lengths."""
+    found: dict[str, Any] = {"attention": model.config._attn_implementation}
+    for tokens in sizes.lengths:
+        ids = torch.tensor([ids_of(sizes, tokens)], device=device)
+        found[f"prefill {tokens}"] = seconds(device, lambda ids=ids: model(ids, logits_to_keep=1), sizes.repeats)  # type: ignore[misc]
+    of = model.config
+    for batch in sizes.batches:
+        cache = DynamicCache(config=of)
+        size = (batch, of.num_key_value_heads, sizes.context, of.head_dim)
+        for layer in range(of.num_hidden_layers):
+            drawn = [torch.randn(size, device=device, dtype=torch.bfloat16) for _ in range(2)]
+            cache.update(*drawn, layer)
+        ids = torch.full((batch, 1), 7, device=device)
+
+        def step(ids: Any = ids, cache: Any = cache) -> Any:
+            return model(ids, past_key_values=cache).logits[:, -1].argmax(-1).tolist()
+
+        found[f"decode {batch}"] = seconds(device, step, STEPS)
+    return found
+
+
+class Decoding:
+    """``batch`` requests of ``context`` drawn tokens of KV each, decoded by one instance, greedily."""
+
+    def __init__(self, instance: Instance, batch: int, context: int) -> None:
+        self._instance = instance
+        self._position = context
+        self.requests = [f"d{number}" for number in range(batch)]
+        for request in self.requests:
+            instance.pool.allocate(request, range(context))
+
+    def step(self) -> None:
+        """One token of each."""
+        steps = [Step(request, 7, self._position, 0, (0,)) for request in self.requests]
+        logits = self._instance.decode(steps, Group.alone())
+        sample(logits, dict.fromkeys(logits, GREEDY), dict.fromkeys(logits, self._position + 1))
+        self._position += 1
+
+    def end(self) -> None:
+        """Free all."""
+        for request in self.requests:
+            self._instance.pool.release(request)
+
+
+def times(instance: Instance, sizes: Sizes, device: str) -> dict[str, Any]:
+    """As `of_transformers`."""
+    found: dict[str, Any] = {}
+    for tokens in sizes.lengths:
+        prompt = Prompt("p", ids_of(sizes, tokens), ((0, tokens),))
+
+        def prefill(prompt: Prompt = prompt) -> None:
+            sample(instance.prefill([prompt], Group.alone()), {"p": GREEDY}, {"p": len(prompt.token_ids)})
+            instance.pool.release("p")
+
+        found[f"prefill {tokens}"] = seconds(device, prefill, sizes.repeats)
+    for batch in sizes.batches:
+        decoding = Decoding(instance, batch, sizes.context)
+        found[f"decode {batch}"] = seconds(device, decoding.step, STEPS)
+        decoding.end()
+    return found
+
+
+def profiled(instance: Instance, sizes: Sizes, device: str, batch: int) -> dict[str, Any]:
+    """Of one decode step: kernels, copies, waits of the host, and the operations that take most."""
+    decoding = Decoding(instance, batch, sizes.context)
+    for _ in range(3):
+        decoding.step()
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
+    with profile(activities=activities) as profiler:
+        decoding.step()
+        settled(device)
+    decoding.end()
+    kernels = [each for each in profiler.events() if str(each.device_type).endswith("CUDA")]
+    calls = {each.key: each for each in profiler.key_averages()}
+    by_time = sorted(calls.values(), key=lambda each: -getattr(each, "self_device_time_total", 0))
+    by_host = sorted(calls.values(), key=lambda each: -each.self_cpu_time_total)
+    return {
+        "kernels": len(kernels),
+        "kernels_ms": round(sum(each.time_range.elapsed_us() for each in kernels) / 1000, 3),
+        "calls": {
+            name: calls[name].count
+            for name in ("cudaLaunchKernel", "cudaMemcpyAsync", "cudaStreamSynchronize", "aten::item", "aten::_to_copy")
+            if name in calls
+        },
+        "most_gpu_ms": [
+            (each.key[:80], each.count, round(getattr(each, "self_device_time_total", 0) / 1000, 3))
+            for each in by_time[:12]
+        ],
+        "most_host_ms": [
+            (each.key[:80], each.count, round(each.self_cpu_time_total / 1000, 3)) for each in by_host[:16]
+        ],
+    }
+
+
+def memory(loaded: Loaded, instance: Instance, sizes: Sizes, device: str) -> dict[str, Any]:
+    """How much of the GPU long prompts take beside a pool of all slots, and what follows if it is too much."""
+    found: dict[str, Any] = {"slots": loaded.fits}
+    for tokens in (*sizes.lengths, sizes.longest):
+        prompt = Prompt("long", ids_of(sizes, tokens), ((0, tokens),))
+        if device == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+        began_s = time.perf_counter()
+        try:
+            instance.prefill([prompt], Group.alone())
+            settled(device)
+            outcome = "computed"
+        except torch.OutOfMemoryError as error:
+            outcome = str(error)[:200]
+        took_s = time.perf_counter() - began_s
+        instance.pool.release("long")
+        found[f"{tokens} tokens"] = {"outcome": outcome, "seconds": round(took_s, 3)}
+        if device == "cuda":
+            free, total = torch.cuda.mem_get_info()
+            found[f"{tokens} tokens"] |= {
+                "activations_gib": round((torch.cuda.max_memory_allocated() - before) / 2**30, 3),
+                "free_gib_after": round(free / 2**30, 2), "total_gib": round(total / 2**30, 2),
+            }  # fmt: skip
+    prompt = Prompt("again", ids_of(sizes, sizes.lengths[0]), ((0, sizes.lengths[0]),))
+    instance.prefill([prompt], Group.alone())
+    instance.pool.release("again")
+    found["slots_free_at_the_end"] = instance.pool.free
+    return found
+
+
+def main(device: str, folder: Path, file: Path) -> None:
+    """All of it."""
+    findings, sizes = Findings(file), sizes_on(device)
+    findings.step("computer", lambda: computer(device))
+    made = [findings.step("made", lambda: make(folder, sizes, device), kept=False)]
+    findings.step("transformers", lambda: of_transformers(made[0], sizes, device))
+    made.clear()
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.empty_cache()
+    loaded = findings.step("loaded", lambda: load(settings_of(folder, device, "bfloat16", None)), kept=False)
+    instance = findings.step("pool", lambda: loaded.instance(loaded.fits), kept=False)
+    for each in (instance.pool._keys, instance.pool._values):
+        for layer in each:  # what is all zeros is faster to multiply
+            layer.normal_()
+    findings.step("memory", lambda: memory(loaded, instance, sizes, device))
+    findings.step("times", lambda: times(instance, sizes, device))
+    for batch in sizes.batches[1:]:
+        findings.step(f"profile {batch}", lambda batch=batch: profiled(instance, sizes, device, batch))  # type: ignore[misc]
+    findings.step("medians", lambda: medians(findings.found))
+
+
+def medians(found: dict[str, Any]) -> dict[str, Any]:
+    """Milliseconds: ours, transformers', and the ratio."""
+    return {
+        name: [
+            round(1000 * (ours := statistics.median(took)), 2),
+            round(1000 * (theirs := statistics.median(found["transformers"][name])), 2),
+            round(ours / theirs, 3),
+        ]
+        for name, took in found["times"].items()
+    }
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))
