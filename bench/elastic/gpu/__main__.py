@@ -57,23 +57,29 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu tries the benchmark, in small")
     parser.add_argument("--python", type=Path, help="default: that of the engine environment")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--output", type=Path, default=RESULTS / "elastic_gpu", help="folder (default: %(default)s)")
+    parser.add_argument("--output", type=Path, help="folder for logs and what each program finds (default: a new one)")
     options = parser.parse_args(argv)
     environment = _environment(options.python)
-    options.output.mkdir(parents=True, exist_ok=True)
+    output: Path = options.output or Path(tempfile.mkdtemp())
+    output.mkdir(parents=True, exist_ok=True)
     if options.device == "cuda" and not _has_gpu(environment):
         print("torch finds no GPU here: nothing is measured")
         return 0
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         small, large = Path(folder) / "small", Path(folder) / "large"
         if "exact" in options.parts:
-            _run_all(environment, options.output, [Program("models", "engine.elastic.models", (str(small),), 60)])
-            _run_all(environment, options.output, exact_programs(options.device, small))
+            _run_all(environment, output, [Program("models", "engine.elastic.models", (str(small),), 60)])
+            _run_all(environment, output, exact_programs(options.device, small))
         if "alone" in options.parts or "together" in options.parts:
             alone = (options.device, str(large))
-            _run_all(environment, options.output, [Program("alone", "bench.elastic.gpu.alone", alone, 170, False)])
+            _run_all(environment, output, [Program("alone", "bench.elastic.gpu.alone", alone, 170, False)])
         if "together" in options.parts:
-            asyncio.run(_together(environment, options.output, options.device, large))
+            asyncio.run(_together(environment, output, options.device, large))
+    found = {each.stem: json.loads(each.read_text()) for each in sorted(output.glob("*.json"))}
+    (output / "all" if options.device == "cpu" else RESULTS / "elastic_gpu.json").write_text(
+        json.dumps(found, indent=1)
+    )
+    print(f"logs and findings are in {output}")
     return 0
 
 
@@ -93,7 +99,7 @@ def exact_programs(device: str, small: Path) -> list[Program]:
     if device == "cuda":
         add("hosts_float32", "regroupings", GROUPED, "float32", "1", "hosts", "1", "2")
         add("hosts_plain", "regroupings", "plain", "float32", "1", "hosts", "3")
-        add("hosts_killed", "scaling_deaths", "plain", "hosts", "killed", "1", "2", "4")
+        add("hosts_killed", "scaling_deaths", "plain", "hosts", "killed", "1", "4", "6")
         add("hosts_stopped", "scaling_deaths", "plain", "hosts", "stopped", "3", "5")
         found.append(Program("nccl", "bench.elastic.gpu.nccl", (str(small),), 80, False))
     return found
@@ -139,7 +145,11 @@ def _run_all(environment: Environment, output: Path, programs: Sequence[Program]
             said = None
         print(f"{each.name}: {process.returncode}, {time.monotonic() - began_s:.1f} s", flush=True)
         if each.prints and said and process.returncode == 0:
-            file.write_text(json.dumps(json.loads(said.splitlines()[-1]), indent=1))
+            found = json.loads(said.splitlines()[-1])
+            for one in found:
+                if isinstance(one, dict):
+                    one.pop("logits_apart", None)  # a number for each token
+            file.write_text(json.dumps(found, indent=1))
 
 
 def _variables(environment: Environment, programs: int) -> dict[str, str]:

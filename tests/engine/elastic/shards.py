@@ -85,6 +85,18 @@ def broken() -> dict[str, Any]:
     return told(pair.iterate(moves=(MOVE,))) | {"after": told(pair.iterate(moves=(MOVE,)))}
 
 
+def no_memory() -> dict[str, Any]:
+    """The GPU of one shard has too little memory for an iteration; the next one works."""
+    fails = [False, True]
+
+    def second() -> None:
+        if fails.pop():
+            raise torch.OutOfMemoryError("out of memory")
+
+    pair = moving(nothing, second)
+    return told(pair.iterate(moves=(MOVE,))) | {"after": told(pair.iterate(moves=(MOVE,)))}
+
+
 def unsampled(folder: Path) -> dict[str, Any]:
     """A step whose token cannot be drawn leaves no trace on either shard, and is computed again."""
     settings = InstanceSettings.model_validate(
@@ -152,8 +164,8 @@ def main(folder: Path) -> dict[str, Any]:
     """By what happens: what came of it."""
     torch.set_num_threads(1)
     return {
-        "late": late(), "broken": broken(), "unsampled": unsampled(folder), "stands_still": stands_still(),
-        "keys": [keys_left(2), keys_left(30)],
+        "late": late(), "broken": broken(), "no_memory": no_memory(), "unsampled": unsampled(folder),
+        "stands_still": stands_still(), "keys": [keys_left(2), keys_left(30)],
     }  # fmt: skip
 
 

@@ -140,6 +140,13 @@ def test_in_bfloat16_tokens_are_as_good_as_transformers_own(
         assert (found["misplaced"], found["slots_leaked"]) == (0, 0), found
 
 
+def test_a_prefill_in_pieces_and_batches_is_the_same(engine_environment: EngineEnvironment, models: Path) -> None:
+    found = run(engine_environment, "pieces", str(models / KINDS[0]))
+    assert found["apart"] < 1e-4, "as far as float32 rounds"
+    assert found["in_order"]
+    assert found["free"] == 3000 - (700 + 1200 + 300 + 5)
+
+
 def test_on_a_gpu_all_tensors_of_an_operation_lie_there(engine_environment: EngineEnvironment, models: Path) -> None:
     found = run(engine_environment, "devices", str(models / KINDS[0]))
     assert len(found) == 4
@@ -211,7 +218,7 @@ def test_over_nccls_rules_the_tokens_are_those_of_one_model(
 
 @pytest.mark.verify
 @pytest.mark.verify_elastic
-@pytest.mark.skipif(not Path("/dev/nvidia0").exists(), reason="no GPU; not run anywhere yet")
+@pytest.mark.skipif(not Path("/dev/nvidia0").exists(), reason="no GPU; make bench-elastic-gpu runs the same program")
 def test_on_gpus_the_tokens_are_those_of_one_model(engine_environment: EngineEnvironment, models: Path) -> None:
     """Over NCCL in groups whose members have a GPU each: of four instances, on one GPU none, on two some."""
     (found,) = run(engine_environment, "regroupings", str(models / KINDS[0]), "float32", "1", "gpu", "1")
@@ -228,6 +235,9 @@ def test_shards_stay_in_step_whatever_happens_to_one_of_them(
         assert found[name]["agree"], found
         assert None not in found[name]["why"], "what breaks on one shard breaks on both"
         assert found[name]["after"] == fine, found
+    assert found["no_memory"]["agree"]
+    assert "the GPU's memory does not suffice for it: out of memory" in found["no_memory"]["why"]
+    assert found["no_memory"]["after"] == fine
     assert found["unsampled"]["held"] == [True, True], "a step that broke leaves no KV"
     assert found["unsampled"]["same"]
     assert found["stands_still"] < 3

@@ -2,11 +2,13 @@
 
 import json
 import re
+import statistics
 from pathlib import Path
 
 import pytest
 from bench import replays, report
 from bench.elastic import engine_page, paper_page, planned_page
+from bench.elastic.gpu import page as gpu_page
 from bench.rows import RESULTS, Row, read
 
 ROOT = RESULTS.parents[1]
@@ -122,6 +124,21 @@ def test_the_page_of_elastic_groups_shows_what_the_engine_does() -> None:
     tokens = json.loads((RESULTS / "verify.json").read_text())[engine_page.TOKENS]
     table = engine_page.engine_table(rows_of("elastic"), tokens)
     assert "\n".join(table) in (REPORTS / "elastic-evaluation.md").read_text()
+
+
+def test_the_page_of_the_engine_on_a_gpu_shows_what_was_measured_there() -> None:
+    page, found = (DOCS / "reports" / "elastic-gpu.md").read_text(), gpu_page.read()
+    for table in (gpu_page.exact_table, gpu_page.times_table, gpu_page.figures_table):
+        assert "\n".join(table(found)) in page
+    computer, memory = found["alone"]["computer"], found["alone"]["memory"]
+    for said in (computer["gpu"], computer["driver"], computer["nccl"], f"{memory['slots']:,}".replace(",", " ")):
+        assert said in page
+    assert "**Not shown: NCCL between two GPUs.**" in page
+    now, before = found["together"]["degree 2"], found["before"]["degree 2"]
+    for name, line in (("decode 64", "64 requests, two instances over gloo"), ("prefill 32768", "two instances over")):
+        values = [statistics.median(of[name]) for of in (before, now)]
+        shown = [f"{1000 * each:.0f} ms" if each < 1 else f"{each:.1f} s" for each in values]
+        assert re.search(rf"{line}.* \| {shown[0]} \| {shown[1]} \|", page), shown
 
 
 def test_the_note_on_the_elastic_engine_has_the_figures_of_kills_while_a_group_scales() -> None:

@@ -1,6 +1,6 @@
 """How much of a GPU's memory a prefill takes beside weights and KV, and so how many tokens of KV it can keep. Pure.
 
-The shares of a prefill were measured with Llama 3.1 8B's shape: docs/elastic-gpu.md.
+The shares of a prefill were measured with Llama 3.1 8B's shape: docs/reports/elastic-gpu.md.
 """
 
 from collections.abc import Sequence

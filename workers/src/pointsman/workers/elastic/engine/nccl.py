@@ -4,7 +4,7 @@ NCCL does not notice that a peer will never come, and not always that one is dea
 one. After that the GPU goes on with whatever is in its memory: nothing of an iteration counts before all members agreed
 that it is over.
 
-Never run between two GPUs: see docs/elastic-gpu.md.
+Never run between two GPUs: see docs/reports/elastic-gpu.md.
 """
 
 import logging
