@@ -144,7 +144,10 @@ def _run_all(environment: Environment, output: Path, programs: Sequence[Program]
             process.communicate()
             said = None
         print(f"{each.name}: {process.returncode}, {time.monotonic() - began_s:.1f} s", flush=True)
-        if each.prints and said and process.returncode == 0:
+        if each.prints and process.returncode != 0:
+            log_tail = (output / f"{each.name}.txt").read_text(errors="replace").splitlines()[-12:]
+            file.write_text(json.dumps({"failed": process.returncode, "log": log_tail}, indent=1))
+        elif each.prints and said:
             found = json.loads(said.splitlines()[-1])
             for one in found:
                 if isinstance(one, dict):

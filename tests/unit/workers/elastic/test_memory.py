@@ -62,11 +62,13 @@ def test_a_prompt_of_the_models_full_length_fits_into_a_large_gpu_and_a_small_on
     assert slots_beside(LLAMA, 2, GIB, 24 * GIB) < 1
 
 
-@given(st.lists(st.integers(1, 2 * BATCH_TOKENS), max_size=12))
-def test_prompts_are_computed_together_up_to_a_number_of_tokens_and_in_their_order(lengths: list[int]) -> None:
+@given(st.lists(st.integers(1, 2 * BATCH_TOKENS), max_size=12), st.integers(1, 3))
+def test_prompts_are_computed_together_up_to_a_number_of_tokens_and_in_their_order(
+    lengths: list[int], members: int
+) -> None:
     prompts = [Prompt(str(at), (0,) * length, ((0, length),)) for at, length in enumerate(lengths)]
-    found = batches(prompts)
+    found, most = batches(prompts, members), members * BATCH_TOKENS
     assert [each for batch in found for each in batch] == prompts
     tokens = [sum(len(each.token_ids) for each in batch) for batch in found]
-    assert all(count <= BATCH_TOKENS or len(batch) == 1 for count, batch in zip(tokens, found, strict=True))
-    assert all(one + other > BATCH_TOKENS for one, other in pairwise(tokens))
+    assert all(count <= most or len(batch) == 1 for count, batch in zip(tokens, found, strict=True))
+    assert all(one + other > most for one, other in pairwise(tokens))

@@ -63,7 +63,7 @@ class Instance:
         """
         self.pool.check_room(sum(count for each in prompts for member, count in each.owners if member == group.rank))
         found: dict[str, torch.Tensor] = {}
-        for batch in batches(prompts):
+        for batch in batches(prompts, group.size):
             found |= self._prefill(batch, group, shards or Group.alone())
         return found
 

@@ -14,7 +14,7 @@ GPU_SHARE: Final = 0.9
 PIECE_TOKENS: Final = 8192
 """Layers compute what each token needs alone for so many tokens at once, because an MLP's numbers are many."""
 BATCH_TOKENS: Final = 32_768
-"""Prompts of a prefill are computed together up to so many tokens; a GPU is busy with fewer."""
+"""Prompts of a prefill are computed together up to so many tokens a member; a GPU is busy with fewer."""
 
 
 def prefill_bytes(shape: Shape, number_bytes: int, tokens: int) -> int:
@@ -46,13 +46,13 @@ def slots_beside(shape: Shape, number_bytes: int, free: int, total: int) -> int:
     return min(kept, (free - fixed) // (token_bytes(shape, number_bytes) + each))
 
 
-def batches(prompts: Sequence[Prompt]) -> list[list[Prompt]]:
-    """``prompts`` in their order, as many together as `BATCH_TOKENS` allows; a longer one is alone."""
+def batches(prompts: Sequence[Prompt], members: int) -> list[list[Prompt]]:
+    """``prompts`` in their order, as many together as `BATCH_TOKENS` of each member allow; a longer one is alone."""
     found: list[list[Prompt]] = []
     tokens = 0
     for prompt in prompts:
         tokens += len(prompt.token_ids)
-        if not found or tokens > BATCH_TOKENS:
+        if not found or tokens > members * BATCH_TOKENS:
             found.append([])
             tokens = len(prompt.token_ids)
         found[-1].append(prompt)
