@@ -87,7 +87,7 @@ async def test_a_worker_leaves_only_after_gateways_let_go_and_its_work_is_done(c
     await cluster.until_summary("1P1D")
     assert cluster.kubelet.lost_work == []
     assert "drain" not in busy.asked
-    assert "nothing in flight" in await cluster.until_event("WorkerDeleted", second.metadata.name)
+    assert "no request is in flight" in await cluster.until_event("WorkerDeleted", second.metadata.name)
 
 
 async def test_a_prefill_worker_with_a_lease_nobody_pulled_is_kept_until_it_is_gone(cluster: Cluster) -> None:

@@ -228,10 +228,10 @@ def test_a_pass_is_bounded_and_says_that_there_is_more() -> None:
 
 def test_a_number_scaled_by_hand_stays_until_the_spec_itself_is_edited() -> None:
     scaled = {role: Pool(uid=role, resource_version="7", replicas=3, copied_replicas=1) for role in LANGUAGE_ROLES}
-    assert not any(isinstance(action, act.CopyReplicas) for action in decide(snapshot(pools=scaled), Render()).actions)
+    assert not any(isinstance(action, act.WritePool) for action in decide(snapshot(pools=scaled), Render()).actions)
     edited = snapshot(pools=scaled, service=service(spec(decode=(2, 1, 4))))
-    copies = [action for action in decide(edited, Render()).actions if isinstance(action, act.CopyReplicas)]
-    assert [(copy.role, copy.replicas, copy.resource_version) for copy in copies] == [(Role.DECODE, 2, "7")]
+    copies = [action for action in decide(edited, Render()).actions if isinstance(action, act.WritePool)]
+    assert [(copy.role, copy.changes[0].replicas, copy.resource_version) for copy in copies] == [(Role.DECODE, 2, "7")]
 
 
 def test_a_pod_that_failed_at_once_is_not_replaced_at_once() -> None:

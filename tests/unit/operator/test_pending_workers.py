@@ -122,7 +122,7 @@ def test_a_plan_writes_a_pool_once_in_a_pass() -> None:
     it = with_a_pending_worker(prefill=1, decode=4)
     plan(it, 1, 3)
     for _ in range(30):
-        written = [a.role for a in decide(it.snapshot(), Render()).actions if isinstance(a, act.SetReplicas)]
+        written = [a.role for a in decide(it.snapshot(), Render()).actions if isinstance(a, act.WritePool)]
         assert len(written) == len(set(written))
         it.reconcile()
         it.tick()

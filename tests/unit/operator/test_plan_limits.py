@@ -13,8 +13,9 @@ from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.plan import PlanPhase, PlanReason
 from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicySpec
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
-from pointsman.operator.core.actions import CreateSwitch, SetReplicas
+from pointsman.operator.core.actions import CreateSwitch, WritePool
 from pointsman.operator.core.decide import decide
+from pointsman.operator.core.ledger import ChangeKind
 from pointsman.operator.core.snapshot import Policy
 from unit.operator.test_plans import plan, replicas, status, world
 from unit.operator.world import Render
@@ -160,10 +161,12 @@ def test_no_step_of_a_forbidden_kind_begins_after_an_edit_of_the_policy(
         for action in decide(it.snapshot(), Render()).actions:
             if step >= edited_at and isinstance(action, CreateSwitch):
                 assert "roleSwitch" not in off
-            if step >= edited_at and isinstance(action, SetReplicas):
-                assert action.before is not None
-                grows = action.replicas > action.before
-                assert ("scaleOut" if grows else "scaleIn") not in off, action.why
+            changes = action.changes if step >= edited_at and isinstance(action, WritePool) else ()
+            for written in changes:
+                if written.kind is ChangeKind.SET:
+                    assert written.replicas is not None
+                    assert written.before is not None
+                    assert ("scaleOut" if written.replicas > written.before else "scaleIn") not in off, written.why
             it.execute(action)
         it.tick()
     assert all(made.ended for made in it.plans.values())

@@ -18,6 +18,7 @@ from pointsman.operator.core import actions as act
 from pointsman.operator.core.decide import Decision, decide, workers_to_ask
 from pointsman.operator.core.desired import first_replicas
 from pointsman.operator.core.kv_groups import worker_image
+from pointsman.operator.core.ledger import ChangeKind, PoolChange
 from pointsman.operator.core.plans import executes
 from pointsman.operator.core.roles import serves
 from pointsman.operator.core.snapshot import (
@@ -259,33 +260,13 @@ class World:
             case act.DeletePool():
                 assert not any(pod.role is action.role for pod in self.pods.values()), "its workers are still there"
                 self.pools.pop(action.role, None)
-            case act.CopyReplicas():
+            case act.WritePool():
                 pool = self.pools[action.role]
-                assert pool.owned_replicas is None, f"pool {action.role} is written by plans"
-                assert not pool.external, f"pool {action.role} is written by others"
+                for change in action.changes:
+                    self._check(pool, action.role, change)
                 if pool.resource_version == action.resource_version:
-                    self.pools[action.role] = replace(
-                        pool,
-                        replicas=action.replicas,
-                        copied_replicas=action.replicas,
-                        resource_version=str(int(pool.resource_version) + 1),
-                    )
-            case act.MoveReplica():
-                pool = self.pools[action.role]
-                if pool.resource_version == action.resource_version:
-                    assert action.switch_uid not in pool.moved_by, f"{action.switch_uid} was moved twice"
-                    self.pools[action.role] = replace(
-                        pool,
-                        replicas=action.replicas,
-                        moved_by=(*pool.moved_by, action.switch_uid),
-                        owned_replicas=action.replicas if pool.owned_replicas is not None else None,
-                        resource_version=str(int(pool.resource_version) + 1),
-                    )
-            case act.SetReplicas() | act.RestoreReplicas() | act.OwnReplicas():
-                pool = self.pools[action.role]
-                assert not isinstance(action, act.SetReplicas) or executes(self.policy), action.why
-                if pool.resource_version == action.resource_version:
-                    self.pools[action.role] = self._owned(pool, action)
+                    version = str(int(pool.resource_version) + 1)
+                    self.pools[action.role] = replace(pool.after(action.changes), resource_version=version)
             case act.CreateSwitch():
                 if all(switch.name != action.name for switch in self.switches.values()):
                     self.switches[f"s-{action.name}"] = self.switch(
@@ -318,18 +299,15 @@ class World:
             case _:
                 raise AssertionError(f"the world does not know {action}")
 
-    @staticmethod
-    def _owned(pool: Pool, action: act.SetReplicas | act.RestoreReplicas | act.OwnReplicas) -> Pool:
-        pool = replace(pool, resource_version=str(int(pool.resource_version) + 1))
-        match action:
-            case act.OwnReplicas():
-                copied = action.copied if action.copied is not None else pool.copied_replicas
-                return replace(pool, owned_replicas=action.replicas, external=action.external, copied_replicas=copied)
-            case act.SetReplicas():
-                before = pool.before_plan if action.before is None else action.before
-                pool = replace(pool, set_by=action.plan_uid, before_plan=before)
-        owned = action.replicas if pool.owned_replicas is not None else None
-        return replace(pool, replicas=action.replicas, owned_replicas=owned)
+    def _check(self, pool: Pool, role: Role, change: PoolChange) -> None:
+        """What may never be written into a pool."""
+        if change.kind is ChangeKind.COPY:
+            assert pool.owned_replicas is None, f"pool {role} is written by plans"
+            assert not pool.external, f"pool {role} is written by others"
+        if change.kind is ChangeKind.MOVE:
+            assert change.uid not in pool.moved_by, f"{change.uid} was moved twice"
+        if change.kind is ChangeKind.SET:
+            assert executes(self.policy), change.why
 
     def _create(self, action: act.CreateWorker) -> None:
         if any(pod.name == action.name for pod in self.pods.values()):

@@ -6,7 +6,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from pointsman.api.protocol.names import API_VERSION
+from pointsman.api.protocol.names import API_VERSION, Role
 from pointsman.api.v1alpha1.conditions import ConditionType, Reason
 from pointsman.api.v1alpha1.plan import PlanPhase
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
@@ -18,6 +18,7 @@ from pointsman.kube.resources import Resource
 from pointsman.operator.core import actions as act
 from pointsman.operator.core.elastic.news import News
 from pointsman.operator.core.elastic.status import GroupReport
+from pointsman.operator.core.ledger import PoolChange
 from pointsman.operator.core.messages import status as texts
 from pointsman.operator.core.snapshot import Service, Snapshot
 from pointsman.operator.core.status import Report
@@ -106,6 +107,12 @@ class Announcer:
         if isinstance(action, act.SetRoutable) and not action.routable:
             reason = "WorkerUnroutable"
         self.event(service, reason, action.outcome(), lossy)
+
+    def changed(self, service: Service, role: Role, change: PoolChange) -> None:
+        """A pool was changed."""
+        log.info("service=%s action=%s %s", service.key, change.kind, change.why)
+        self._metrics.actions.labels(str(change.kind), "done").inc()
+        self.event(service, EVENT_OF_ACTION[change.kind], change.outcome(role))
 
     def switch(self, service: Service, action: act.SetSwitchStatus) -> None:
         """A switch tells its story on itself; only its end is an Event of the service too."""

@@ -27,13 +27,11 @@ from pointsman.operator.core.children import (
     worker_pool,
 )
 from pointsman.operator.core.elastic.plans import SetInstances
+from pointsman.operator.core.ledger import ledger_annotations
 from pointsman.operator.core.naming import (
     BEFORE_PLAN_ANNOTATION,
     DRAIN_REASON_ANNOTATION,
     DRAIN_SCORE_ANNOTATION,
-    EXTERNAL,
-    MOVED_BY_ANNOTATION,
-    OWNED_REPLICAS_ANNOTATION,
     SERVICE_UID_LABEL,
     SET_BY_ANNOTATION,
     SWITCH_ANNOTATION,
@@ -54,7 +52,6 @@ from pointsman.process.clock import SYSTEM_CLOCK, Clock
 log = logging.getLogger(__name__)
 
 _UNDECLARED: Final = re.compile(r"\.status\.([\w.]+): field not declared in schema")
-KEPT_SWITCH_UIDS: Final = 50  # far more than can run at a time
 CUT_OFF_GRACE_S: Final = 10  # for a worker whose drain ran out of time
 
 _KINDS: Final[Mapping[str, Resource]] = {
@@ -269,44 +266,14 @@ class Writer:
             resources.LLM_SERVICES, service.name, service.namespace, body, subresource="status", uid=service.uid
         )
 
-    async def copy_replicas(self, service: Service, action: act.CopyReplicas) -> None:
-        """Number and memory of it in one write, so that a crash between them cannot be."""
+    async def write_pool(self, service: Service, action: act.WritePool, before: Pool) -> None:
+        """Number and ledger of a pool in one write: repeated, it finds in the ledger what was done."""
         self._fence()
-        await self._kube.patch(
-            resources.WORKER_POOLS,
-            pool_name(service.name, action.role),
-            service.namespace,
-            {
-                "metadata": {"annotations": {names.COPIED_REPLICAS_ANNOTATION: str(action.replicas)}},
-                "spec": {"replicas": action.replicas},
-            },
-            resource_version=action.resource_version,
-        )
-
-    async def move_replica(self, service: Service, pool: Pool, action: act.MoveReplica) -> None:
-        """The ±1 of a switch and its uid in one write: repeated, it finds the uid there. Old uids are forgotten."""
-        self._fence()
-        moved = (*pool.moved_by, action.switch_uid)[-KEPT_SWITCH_UIDS:]
-        await self._kube.patch(
-            resources.WORKER_POOLS,
-            pool_name(service.name, action.role),
-            service.namespace,
-            {
-                "metadata": {"annotations": {MOVED_BY_ANNOTATION: ",".join(moved), **_owned(pool, action.replicas)}},
-                "spec": {"replicas": action.replicas},
-            },
-            resource_version=action.resource_version,
-        )
-
-    async def set_replicas(self, service: Service, pool: Pool, action: act.SetReplicas | act.RestoreReplicas) -> None:
-        """A plan's number and its uid in one write, or the number that plans had written."""
-        self._fence()
-        marks: dict[str, str | None] = dict(_owned(pool, action.replicas))
-        if isinstance(action, act.SetReplicas):
-            marks |= _planned(action)
-        body = {"metadata": {"annotations": marks}, "spec": {"replicas": action.replicas}}
-        name = pool_name(service.name, action.role)
-        version = action.resource_version
+        after = before.after(action.changes)
+        body: Object = {"metadata": {"annotations": ledger_annotations(after.ledger)}}
+        if after.replicas != before.replicas:
+            body["spec"] = {"replicas": after.replicas}
+        name, version = pool_name(service.name, action.role), action.resource_version
         await self._kube.patch(resources.WORKER_POOLS, name, service.namespace, body, resource_version=version)
 
     async def set_instances(self, service: Service, action: SetInstances, resource_version: str) -> None:
@@ -319,18 +286,6 @@ class Writer:
         await self._kube.patch(
             resources.ELASTIC_GROUPS, service.name, service.namespace, body, resource_version=resource_version
         )
-
-    async def own_replicas(self, service: Service, action: act.OwnReplicas) -> None:
-        """Mark on the pool who writes its replicas."""
-        self._fence()
-        owner = str(action.replicas) if action.replicas is not None else EXTERNAL if action.external else None
-        marks = {OWNED_REPLICAS_ANNOTATION: owner}
-        if action.copied is not None:
-            marks[names.COPIED_REPLICAS_ANNOTATION] = str(action.copied)
-        body = {"metadata": {"annotations": marks}}
-        name = pool_name(service.name, action.role)
-        version = action.resource_version
-        await self._kube.patch(resources.WORKER_POOLS, name, service.namespace, body, resource_version=version)
 
     async def create_switch(self, service: Service, action: act.CreateSwitch) -> None:
         """A plan's role switch. One of that name is there already: a restarted operator's."""
@@ -521,7 +476,7 @@ class Writer:
         self._expectations.deleted(uid)
 
 
-def _planned(action: act.SetReplicas | SetInstances) -> dict[str, str]:
+def _planned(action: SetInstances) -> dict[str, str]:
     """Marks of a number that a plan writes: whose it is, and the number before."""
     before = {} if action.before is None else {BEFORE_PLAN_ANNOTATION: str(action.before)}
     return {SET_BY_ANNOTATION: action.plan_uid, **before}
@@ -534,10 +489,6 @@ def _without(fields: Mapping[str, Any], paths: Collection[tuple[str, ...]]) -> d
         for name, value in fields.items()
         if (name,) not in paths
     }
-
-
-def _owned(pool: Pool, replicas: int) -> dict[str, str]:
-    return {OWNED_REPLICAS_ANNOTATION: str(replicas)} if pool.owned_replicas is not None else {}
 
 
 def refuse_stranger(resource: Resource, live: Object, uid: str) -> None:

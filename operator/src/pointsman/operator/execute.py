@@ -89,7 +89,7 @@ class Executor:
                 async with slots:
                     problem = await self._execute(raw, snapshot, action, token)
             except (Forbidden, Invalid) as error:
-                self._metrics.actions.labels(type(action).__name__, "refused").inc()
+                self._metrics.actions.labels(action.label, "refused").inc()
                 if not (isinstance(error, Forbidden) and error.namespace_terminating):
                     refused.append(self._refusals.add(uid, what_of(action), error))
             else:
@@ -127,12 +127,11 @@ class Executor:
     async def _on_service(self, raw: Object, snapshot: Snapshot, action: act.Action) -> None:
         service = snapshot.service
         match action:
-            case act.MoveReplica():
-                await self._writer.move_replica(service, snapshot.pools[action.role], action)
-            case act.SetReplicas() | act.RestoreReplicas():
-                await self._writer.set_replicas(service, snapshot.pools[action.role], action)
-            case act.OwnReplicas():
-                await self._writer.own_replicas(service, action)
+            case act.WritePool():
+                await self._writer.write_pool(service, action, snapshot.pools[action.role])
+                for change in action.changes:
+                    self._announcer.changed(service, action.role, change)
+                return
             case act.CreateSwitch():
                 await self._writer.create_switch(service, action)
             case act.DeleteSwitch():
@@ -155,8 +154,6 @@ class Executor:
                 for worker in snapshot.workers:  # those of a service that does not wait for their drain
                     await self._writer.delete_left(service, worker)
                 await self._writer.remove_finalizer(raw)
-            case act.CopyReplicas():
-                await self._writer.copy_replicas(service, action)
             case act.DeletePool():
                 await self._writer.delete_pool(service, action.role)
             case act.StopGateway():

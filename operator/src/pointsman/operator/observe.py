@@ -12,14 +12,11 @@ from pointsman.api.v1alpha1.plan import Plan as PlanObject
 from pointsman.api.v1alpha1.roleswitch import RoleSwitch
 from pointsman.api.v1alpha1.workerpool import WorkerPool
 from pointsman.kube.pods import ContainerStatus, Pod
+from pointsman.operator.core.ledger import number, read_ledger
 from pointsman.operator.core.naming import (
     BEFORE_PLAN_ANNOTATION,
     DRAIN_REASON_ANNOTATION,
     DRAIN_SCORE_ANNOTATION,
-    EXTERNAL,
-    MOVED_BY_ANNOTATION,
-    OWNED_REPLICAS_ANNOTATION,
-    SET_BY_ANNOTATION,
     SWITCH_ANNOTATION,
     VERIFIED_CONTAINER_ANNOTATION,
     gateway_name,
@@ -58,24 +55,25 @@ def service_of(found: LLMService) -> Service:
 
 def pool_of(found: WorkerPool) -> Pool:
     """A pool as the core sees it."""
+    ledger = read_ledger(found.metadata.annotations)
     return Pool(
         uid=found.metadata.uid,
         resource_version=found.metadata.resource_version,
         replicas=found.spec.replicas,
-        copied_replicas=_number(found.metadata.annotations.get(names.COPIED_REPLICAS_ANNOTATION)),
-        moved_by=tuple(uid for uid in found.metadata.annotations.get(MOVED_BY_ANNOTATION, "").split(",") if uid),
-        set_by=found.metadata.annotations.get(SET_BY_ANNOTATION),
-        before_plan=before_plan_of(found.metadata.annotations),
-        owned_replicas=_number(found.metadata.annotations.get(OWNED_REPLICAS_ANNOTATION)),
-        external=found.metadata.annotations.get(OWNED_REPLICAS_ANNOTATION) == EXTERNAL,
+        copied_replicas=ledger.copied_replicas,
+        moved_by=ledger.moved_by,
+        set_by=ledger.set_by,
+        before_plan=ledger.before_plan,
+        owned_replicas=ledger.owned_replicas,
+        external=ledger.external,
         status=found.status,
         generation=found.metadata.generation,
     )
 
 
 def before_plan_of(annotations: Mapping[str, str]) -> int | None:
-    """The number that the last plan replaced, of a WorkerPool or an elastic group; None: not known."""
-    return _number(annotations.get(BEFORE_PLAN_ANNOTATION))
+    """The number that the last plan replaced, of an elastic group; None: not known."""
+    return number(annotations.get(BEFORE_PLAN_ANNOTATION))
 
 
 def switch_of(found: RoleSwitch) -> Switch:
@@ -161,7 +159,7 @@ def worker_of(pod: Pod, busy: str | None = None, verify_error: str | None = None
         hold=Hold.parse(meta.annotations.get(SWITCH_ANNOTATION)),
         verify_error=verify_error,
         busy=busy,
-        metrics_port=_number(meta.labels.get(names.METRICS_PORT_LABEL)),
+        metrics_port=number(meta.labels.get(names.METRICS_PORT_LABEL)),
     )
 
 
@@ -171,11 +169,6 @@ def routable_condition(pod: Pod) -> bool | None:
         return None
     condition = pod.condition(names.ROUTABLE_CONDITION)
     return condition is not None and condition.status == "True"
-
-
-def _number(written: str | None) -> int | None:
-    """A count of ours; one that somebody spoiled is unknown."""
-    return int(written) if written and written.isascii() and written.isdigit() else None
 
 
 def _seconds(written: str | None) -> float | None:

@@ -43,4 +43,4 @@ class Refusals:
 def what_of(action: act.Action) -> What:
     """The key of an action."""
     done_to = (str(getattr(action, field, "")) for field in ("worker", "name", "role"))
-    return (type(action).__name__, *filter(None, done_to))
+    return (action.label, *filter(None, done_to))

@@ -4,13 +4,14 @@ An action is data with a ``why``, the reason that is logged, and an ``outcome``,
 executes it, and its failure changes nothing but the next snapshot. Every action is safe to repeat.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.plan import PlanRouting, PlanStatus
 from pointsman.api.v1alpha1.roleswitch import RoleSwitchStatus
+from pointsman.operator.core.ledger import PoolChange
 from pointsman.operator.core.messages import outcomes
 from pointsman.operator.core.snapshot import UNKNOWN_SCORE, DrainReason, DrainScore, Hold
 
@@ -24,6 +25,11 @@ class Action:
     def outcome(self) -> str:
         """What happened, in the past tense and complete without its neighbours: the text of the Event."""
         raise NotImplementedError(type(self).__name__)
+
+    @property
+    def label(self) -> str:
+        """What logs, metrics and refusals call it."""
+        return type(self).__name__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,15 +57,16 @@ class RemoveFinalizer(Action):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CopyReplicas(Action):
-    """Write ``replicas`` into a pool and remember it there, in one write under ``resource_version``."""
+class WritePool(Action):
+    """Change a pool's number and ledger, all changes of a pass in one write under ``resource_version``."""
 
     role: Role
-    replicas: int
+    changes: tuple[PoolChange, ...]
     resource_version: str
 
-    def outcome(self) -> str:
-        return outcomes.pool_scaled(self.role, self.replicas, self.why)
+    @property
+    def label(self) -> str:
+        return str(self.changes[0].kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,19 +216,6 @@ class ReleaseWorker(WorkerAction):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MoveReplica(Action):
-    """Write a pool's new ``replicas`` together with the switch's uid, in one write under ``resource_version``."""
-
-    role: Role
-    switch_uid: str
-    replicas: int
-    resource_version: str
-
-    def outcome(self) -> str:
-        return outcomes.pool_scaled(self.role, self.replicas, self.why)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SetSwitchStatus(Action):
     """Write the status of a RoleSwitch."""
 
@@ -260,53 +254,6 @@ class CreateSwitch(Action):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SetReplicas(Action):
-    """Write a pool's replicas together with the plan's uid, in one write under ``resource_version``.
-
-    ``before``: the number that the plan replaces, kept beside the uid; None: the one that is kept there stays.
-    """
-
-    role: Role
-    replicas: int
-    before: int | None
-    plan_uid: str
-    resource_version: str
-
-    def outcome(self) -> str:
-        return outcomes.pool_scaled(self.role, self.replicas, self.why)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnReplicas(Action):
-    """Mark who writes the pool's replicas from now on, beginning with the present number.
-
-    ``replicas``: plans do; ``external``: an autoscaler or a person does. Neither: the service's spec does, and
-    ``copied`` is its number, which counts as copied already: a change of hands scales nothing.
-    """
-
-    role: Role
-    replicas: int | None = None
-    external: bool = False
-    copied: int | None = None
-    resource_version: str
-
-    def outcome(self) -> str:
-        return outcomes.replicas_owned(self.role, self.why, by_plans=self.replicas is not None, external=self.external)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestoreReplicas(Action):
-    """Put back replicas that somebody wrote though plans own them."""
-
-    role: Role
-    replicas: int
-    resource_version: str
-
-    def outcome(self) -> str:
-        return outcomes.replicas_restored(self.role, self.replicas, self.why)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SetRouting(Action):
     """Write the routing numbers into the service's status, where gateways watch them."""
 
@@ -337,3 +284,22 @@ class DeleteWorker(WorkerAction):
 
     def outcome(self) -> str:
         return outcomes.worker_deleted(self.worker, self.lossless, self.why)
+
+
+def write_pool(role: Role, resource_version: str, change: PoolChange) -> WritePool:
+    """One change of a pool."""
+    return WritePool(role=role, changes=(change,), resource_version=resource_version, why=change.why)
+
+
+def merge_pool_writes(actions: Iterable[Action]) -> Iterator[Action]:
+    """The same actions with one write for each pool, in the place of its first."""
+    merged: dict[Role | int, Action] = {}
+    for action in actions:
+        if not isinstance(action, WritePool):
+            merged[id(action)] = action
+            continue
+        known = merged.get(action.role)
+        if isinstance(known, WritePool):
+            action = replace(known, changes=(*known.changes, *action.changes))
+        merged[action.role] = action
+    yield from merged.values()

@@ -24,6 +24,7 @@ from pointsman.api.protocol.names import (
     Role,
 )
 from pointsman.operator.core.install import Install
+from pointsman.operator.core.ledger import Ledger, ledger_annotations
 from pointsman.operator.core.naming import APPLIED_HASH_ANNOTATION, pool_name, secret_name
 from pointsman.operator.core.nats_logins import Login
 from pointsman.operator.core.revision import digest
@@ -128,12 +129,12 @@ def _says_all_of(live: Any, wanted: Any, field: str = "", *, in_atomic: bool = F
 
 
 def worker_pool(service: Service, role: Role, replicas: int | None = None) -> dict[str, Any]:
-    """A new WorkerPool, with ``replicas`` or the service's number. Afterwards ``CopyReplicas``, plans and ``/scale``
-    write it."""
+    """A new WorkerPool, with ``replicas`` or the service's number. Afterwards ``WritePool`` and ``/scale`` write it."""
     copied = service.spec.pools.of(role).replicas
     replicas = copied if replicas is None else replicas
     meta = metadata(service, pool_name(service.name, role), role=role)
-    meta["annotations"] = {COPIED_REPLICAS_ANNOTATION: str(copied)}
+    first = ledger_annotations(Ledger(copied_replicas=copied))
+    meta["annotations"] = {name: value for name, value in first.items() if value is not None}
     return {
         "apiVersion": API_VERSION,
         "kind": "WorkerPool",

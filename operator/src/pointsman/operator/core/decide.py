@@ -12,15 +12,17 @@ from pointsman.operator.core.actions import (
     AddFinalizer,
     BeginDrain,
     CancelDrain,
-    CopyReplicas,
     CreateWorker,
     DeletePool,
     DeleteWorker,
     SetRoutable,
+    merge_pool_writes,
+    write_pool,
 )
 from pointsman.operator.core.deletion import deletion_actions
 from pointsman.operator.core.desired import budgeted_gpus, must_copy, pool_target, room_in_budget
 from pointsman.operator.core.drain import begin_at_once, choose_returners, choose_victims, drain_step
+from pointsman.operator.core.ledger import ChangeKind, PoolChange
 from pointsman.operator.core.messages import reasons as text
 from pointsman.operator.core.naming import free_worker_names
 from pointsman.operator.core.plans import ownership_actions, pending_workers, plan_actions, reported
@@ -59,9 +61,9 @@ def decide(snapshot: Snapshot, render: WorkerRenderer | None) -> Decision:
     ever exceeded on the way.
     """
     if snapshot.service.deleting_since_s is not None:
-        return _bounded(chain(ending_actions(snapshot), deletion_actions(snapshot)))
+        return _bounded(chain(merge_pool_writes(ending_actions(snapshot)), deletion_actions(snapshot)))
     if snapshot.service.spec.paused:
-        return _bounded(paused_actions(snapshot))
+        return _bounded(merge_pool_writes(paused_actions(snapshot)))
     return _bounded(_actions(snapshot, render))
 
 
@@ -70,24 +72,26 @@ def _bounded(actions: Iterator[Action]) -> Decision:
     return Decision(actions=taken[:MAX_ACTIONS], truncated=len(taken) > MAX_ACTIONS)
 
 
+def _replica_actions(snapshot: Snapshot) -> Iterator[Action]:
+    """Whose the replicas are, plans and switches."""
+    service = snapshot.service
+    for role, pool in snapshot.pools.items():
+        if must_copy(snapshot, role, pool):
+            replicas = service.spec.pools.of(role).replicas
+            change = PoolChange(kind=ChangeKind.COPY, replicas=replicas, why=text.replicas_edited(role))
+            yield write_pool(role, pool.resource_version, change)
+    yield from ownership_actions(snapshot)
+    planned = tuple(plan_actions(snapshot))
+    yield from planned
+    yield from switch_actions(reported(snapshot, planned))  # a plan that ends in this pass begins no switch in it
+
+
 def _actions(snapshot: Snapshot, render: WorkerRenderer | None) -> Iterator[Action]:
     service = snapshot.service
     if not service.has_finalizer:
         yield AddFinalizer(why=text.finalizer_needed())
         return
-    for role, pool in snapshot.pools.items():
-        if must_copy(snapshot, role, pool):
-            replicas = service.spec.pools.of(role).replicas
-            yield CopyReplicas(
-                role=role,
-                replicas=replicas,
-                resource_version=pool.resource_version,
-                why=text.replicas_edited(role),
-            )
-    yield from ownership_actions(snapshot)
-    planned = tuple(plan_actions(snapshot))
-    yield from planned
-    yield from switch_actions(reported(snapshot, planned))  # a plan that ends in this pass begins no switch in it
+    yield from merge_pool_writes(_replica_actions(snapshot))
     on_roles = list(role_actions(snapshot))
     yield from on_roles
     made_routable = {action.uid for action in on_roles if isinstance(action, SetRoutable) and action.routable}

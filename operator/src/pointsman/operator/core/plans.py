@@ -16,13 +16,12 @@ from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.operator.core.actions import (
     Action,
-    OwnReplicas,
-    RestoreReplicas,
     SetPlanStatus,
-    SetReplicas,
     SetRouting,
+    write_pool,
 )
 from pointsman.operator.core.desired import EXECUTED_MODES
+from pointsman.operator.core.ledger import ChangeKind, Owner, PoolChange
 from pointsman.operator.core.messages import plans as text
 from pointsman.operator.core.messages import reasons
 from pointsman.operator.core.plan_limits import refusal, wanted_switches
@@ -76,21 +75,18 @@ def ownership_actions(snapshot: Snapshot) -> Iterator[Action]:
         version = pool.resource_version
         if owns and pool.owned_replicas is None:
             why = reasons.plans_own_replicas()
-            yield OwnReplicas(role=role, replicas=pool.replicas, resource_version=version, why=why)
+            yield write_pool(role, version, PoolChange(kind=ChangeKind.OWN, owner=Owner.PLANS, why=why))
         elif external and not pool.external:
             why = reasons.others_own_replicas()
-            yield OwnReplicas(role=role, external=True, resource_version=version, why=why)
+            yield write_pool(role, version, PoolChange(kind=ChangeKind.OWN, owner=Owner.OTHERS, why=why))
         elif not owns and not external and (pool.owned_replicas is not None or pool.external):
             number = snapshot.service.spec.pools.of(role).replicas if role in snapshot.service.spec.roles else None
             why = reasons.spec_owns_replicas(role)
-            yield OwnReplicas(role=role, copied=number, resource_version=version, why=why)
+            yield write_pool(role, version, PoolChange(kind=ChangeKind.OWN, owner=Owner.SPEC, replicas=number, why=why))
         elif owns and pool.owned_replicas is not None and pool.owned_replicas != pool.replicas:
-            yield RestoreReplicas(
-                role=role,
-                replicas=pool.owned_replicas,
-                resource_version=version,
-                why=reasons.written_by_others(pool.replicas),
-            )
+            why = reasons.written_by_others(pool.replicas)
+            restore = PoolChange(kind=ChangeKind.RESTORE, replicas=pool.owned_replicas, why=why)
+            yield write_pool(role, version, restore)
 
 
 def _route(plan: Plan, snapshot: Snapshot) -> Iterator[Action]:
@@ -196,14 +192,14 @@ def _scale(plan: Plan, snapshot: Snapshot, switches: tuple[str, ...]) -> Iterato
     ]
     for role, pool in unwritten:
         wanted = plan.spec.replicas(role)
-        yield SetReplicas(
-            role=role,
+        change = PoolChange(
+            kind=ChangeKind.SET,
             replicas=wanted,
             before=pool.replicas,
-            plan_uid=plan.uid,
-            resource_version=pool.resource_version,
+            uid=plan.uid,
             why=text.scales_pool(plan.name, pool.replicas, wanted),
         )
+        yield write_pool(role, pool.resource_version, change)
     have = {role: sum(worker.serves for worker in snapshot.counted(role)) for role in pools}
     want = {role: pool.replicas for role, pool in pools.items()}  # what a person's switch moved since counts
     words = text.progress({role: (have[role], want[role]) for role in want})
@@ -247,14 +243,13 @@ def _give_up(
         pool = snapshot.pools[role]
         least = pool.before_plan if pool.before_plan is not None else snapshot.service.spec.pools.of(role).min_replicas
         if workers and pool.replicas > least:
-            yield SetReplicas(
-                role=role,
+            change = PoolChange(
+                kind=ChangeKind.SET,
                 replicas=max(least, pool.replicas - len(workers)),
-                before=None,
-                plan_uid=plan.uid,
-                resource_version=pool.resource_version,
+                uid=plan.uid,
                 why=text.no_node(plan.name, len(workers), f"{role.label} worker"),
             )
+            yield write_pool(role, pool.resource_version, change)
     first = next(worker for workers in stuck.values() for worker in workers)
     message = text.given_up(words, first.name, first.unschedulable)
     yield from _report(plan, snapshot, PlanPhase.FAILED, PlanReason.UNSCHEDULABLE, message, switches)

@@ -1,7 +1,7 @@
 """Everything the operator knows about one service at one moment, as one frozen value."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
@@ -13,6 +13,7 @@ from pointsman.api.v1alpha1.plan import PlanSpec, PlanStatus
 from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicySpec
 from pointsman.api.v1alpha1.roleswitch import RoleSwitchSpec, RoleSwitchStatus, SwitchPhase
 from pointsman.api.v1alpha1.workerpool import WorkerPoolStatus
+from pointsman.operator.core.ledger import Ledger, PoolChange, apply_changes
 from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET
 
 FINISHED_KEPT_S: Final = 30.0
@@ -164,25 +165,25 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
-    """One WorkerPool as it is. ``copied_replicas`` is what was last copied into it from the service's spec.
-
-    ``moved_by`` are the uids of the switches whose ±1 is in ``replicas`` already; ``set_by`` is the uid of the plan
-    that wrote it last, ``before_plan`` the number it replaced; ``owned_replicas`` is what the operator wrote last while
-    plans own the pool, None while not. ``external``: the policy's mode is External, so others write ``replicas``.
-    """
+class Pool(Ledger):
+    """One WorkerPool as it is, with its ledger."""
 
     uid: str
     resource_version: str
     replicas: int
     copied_replicas: int | None
-    moved_by: tuple[str, ...] = ()
-    set_by: str | None = None
-    before_plan: int | None = None
-    owned_replicas: int | None = None
-    external: bool = False
     status: WorkerPoolStatus = field(default_factory=WorkerPoolStatus)
     generation: int = 0
+
+    def after(self, changes: Iterable[PoolChange]) -> "Pool":
+        """As it is once the changes are written."""
+        number, ledger = apply_changes(self.replicas, self.ledger, changes)
+        return replace(self, replicas=number, **{each.name: getattr(ledger, each.name) for each in fields(Ledger)})
+
+    @property
+    def ledger(self) -> Ledger:
+        """Its ledger alone."""
+        return Ledger(**{each.name: getattr(self, each.name) for each in fields(Ledger)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

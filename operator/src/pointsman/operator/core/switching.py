@@ -30,15 +30,16 @@ from pointsman.operator.core.actions import (
     DeleteSwitch,
     DeleteWorker,
     HoldWorker,
-    MoveReplica,
     Relabel,
     ReleaseWorker,
     SetRoutable,
     SetSwitchStatus,
+    write_pool,
 )
 from pointsman.operator.core.desired import pool_target
 from pointsman.operator.core.drain import users_of
 from pointsman.operator.core.kv_groups import lacks_decode_peer
+from pointsman.operator.core.ledger import ChangeKind, PoolChange
 from pointsman.operator.core.messages import switches as text
 from pointsman.operator.core.snapshot import DrainReason, Hold, Snapshot, Switch, Worker
 
@@ -373,13 +374,14 @@ def _moves(hold: Hold, snapshot: Snapshot, why: str) -> Iterator[Action]:
     for role, delta in ((hold.target, 1), (hold.source, -1)):
         pool = snapshot.pools.get(role)
         if pool is not None and hold.uid not in pool.moved_by:
-            yield MoveReplica(
-                role=role,
-                switch_uid=hold.uid,
+            change = PoolChange(
+                kind=ChangeKind.MOVE,
                 replicas=max(1, pool.replicas + delta),
-                resource_version=pool.resource_version,
+                delta=delta,
+                uid=hold.uid,
                 why=text.replica_moved(why, role, delta),
             )
+            yield write_pool(role, pool.resource_version, change)
 
 
 def _report(
