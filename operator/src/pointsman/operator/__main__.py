@@ -226,18 +226,21 @@ async def run(settings: OperatorSettings) -> int:
             policies=policy_queue,
         )
         life.start(group_queue.run(groups, workers=settings.reconcile_workers), "reconcilers of elastic groups")
+
+        async def stop_work() -> None:
+            """Before the Lease is given back, so that no two ever write."""
+            for each in (queue, policy_queue, group_queue):
+                each.close()
+            await reconciler.stop()
+
         await handlers.watch(
             lambda found, name: queue.add((found, name)),
             lambda found, name: group_queue.add((found, name)),
+            stop_work,
             namespace=namespace,
             stop=life.stopping,
         )
         life.stop()  # it was a signal, which kopf has taken over, if nothing else stopped us
-        # Work stops before the Lease is given back, so that no two ever write.
-        queue.close()
-        policy_queue.close()
-        group_queue.close()
-        await reconciler.stop()
     return life.status
 
 

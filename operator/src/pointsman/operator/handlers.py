@@ -1,10 +1,12 @@
-"""The only file that imports kopf: an event of one of our kinds puts the service's key on the queue, nothing more.
+"""The only file that imports kopf: its settings, the end of the work, and events of our kinds.
 
-``on.event`` keeps no state on objects and adds no finalizers, so a restart is the same as a resync.
+An event puts the service's key on the queue, nothing more. ``on.event`` keeps no state on objects and adds no
+finalizers, so a restart is the same as a resync. Kinds of which a copy is read are mirrored instead: kopf does not
+report what was deleted while its watch was cut (docs/design/0013-kopf-and-kubernetes.md).
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,11 +15,23 @@ import kopf
 from pointsman.api.protocol.names import GROUP, VERSION, address_url
 
 Enqueue = Callable[[str, str], None]
+StopWork = Callable[[], Awaitable[None]]
 
 
-def registry(enqueue: Enqueue, enqueue_group: Enqueue) -> kopf.OperatorRegistry:
-    """Handlers in a registry of their own. ``enqueue(namespace, name)`` of a service or a group must not block."""
+def registry(enqueue: Enqueue, enqueue_group: Enqueue, stop_work: StopWork) -> kopf.OperatorRegistry:
+    """Handlers in a registry of their own. ``enqueue(namespace, name)`` of a service or a group must not block.
+
+    ``stop_work`` is awaited when kopf ends, whatever ended it.
+    """
     handlers = kopf.OperatorRegistry()  # kopf's decorators have no types: hence the ignores
+
+    @kopf.on.startup(registry=handlers)  # type: ignore[untyped-decorator]
+    async def started(settings: kopf.OperatorSettings, **_: Any) -> None:
+        configure(settings)
+
+    @kopf.on.cleanup(registry=handlers)  # type: ignore[untyped-decorator]
+    async def ended(**_: Any) -> None:
+        await stop_work()
 
     @kopf.on.login(registry=handlers)  # type: ignore[untyped-decorator]
     def login(**kwargs: Any) -> Any:
@@ -63,24 +77,23 @@ def at_the_pods_server(found: kopf.ConnectionInfo | None, environment: Mapping[s
     return replace(found, server=address_url("https", host, int(port)))
 
 
-def settings() -> kopf.OperatorSettings:
+def configure(settings: kopf.OperatorSettings) -> None:
     """kopf as a watcher: no Events of its own, no peering, no scanning of namespaces and CRDs."""
-    found = kopf.OperatorSettings()
-    found.posting.enabled = False
-    found.peering.standalone = True
-    found.scanning.disabled = True
-    found.watching.server_timeout = 290
-    found.networking.request_timeout = 30
-    found.networking.connect_timeout = 5
-    found.process.ultimate_exiting_timeout = 25
-    return found
+    settings.posting.enabled = False
+    settings.peering.standalone = True
+    settings.scanning.disabled = True
+    settings.watching.server_timeout = 290
+    settings.networking.request_timeout = 30
+    settings.networking.connect_timeout = 5
+    settings.process.ultimate_exiting_timeout = 25
 
 
-async def watch(enqueue: Enqueue, enqueue_group: Enqueue, *, namespace: str | None, stop: Any) -> None:
+async def watch(
+    enqueue: Enqueue, enqueue_group: Enqueue, stop_work: StopWork, *, namespace: str | None, stop: Any
+) -> None:
     """Follow our kinds until ``stop`` (an asyncio.Event) is set, or SIGTERM or SIGINT: kopf takes both over."""
     await kopf.operator(
-        registry=registry(enqueue, enqueue_group),
-        settings=settings(),
+        registry=registry(enqueue, enqueue_group, stop_work),
         standalone=True,
         clusterwide=namespace is None,
         namespaces=[namespace] if namespace else [],
