@@ -176,7 +176,7 @@ def test_a_worker_that_drains_itself_is_unrouted_and_serves_again_after_a_real_r
     for _ in range(60):
         world.tick()
         for action in world.reconcile().actions:
-            if isinstance(action, act.SetRoutable) and not action.routable:
+            if action.label == "SetRoutable" and isinstance(action, act.PatchPod) and not action.adds_to_routing:
                 unrouted.add(action.uid)
     assert world.settled()
     assert unrouted == set(drained)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pointsman.api.protocol.control import WorkerPhase
-from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
+from pointsman.api.protocol.names import LANGUAGE_ROLES, METRICS_PORT_LABEL, ROUTABLE_LABEL, Role
 from pointsman.operator.core import actions as act
 from pointsman.operator.core.decide import MAX_ACTIONS, decide, workers_to_ask
 from pointsman.operator.core.drain import choose_victims, drain_step
@@ -137,16 +137,16 @@ def test_a_leaving_worker_with_nothing_to_lose_goes(fields: dict[str, Any]) -> N
 
 
 def test_a_role_is_proved_before_it_is_routable() -> None:
-    def step(**fields: Any) -> list[type]:
+    def step(**fields: Any) -> list[str]:
         fresh = worker(**{"routable_label": False, "verified": None, **fields})
-        return [type(action) for action in role_actions(snapshot(fresh))]
+        return [action.label for action in role_actions(snapshot(fresh))]
 
     assert step(state=state(phase=WorkerPhase.STARTING)) == []
-    assert step(state=state(phase=WorkerPhase.IDLE)) == [act.GiveRole]
-    assert step(state=state(role=Role.PREFILL)) == [act.GiveRole]
-    assert step(state=state(role=Role.DECODE)) == [act.VerifyWorker]
-    assert step(state=state(role=Role.DECODE, verified=Role.PREFILL)) == [act.VerifyWorker]
-    assert step(state=state(role=Role.DECODE, verified=Role.DECODE)) == [act.SetRoutable]
+    assert step(state=state(phase=WorkerPhase.IDLE)) == ["GiveRole"]
+    assert step(state=state(role=Role.PREFILL)) == ["GiveRole"]
+    assert step(state=state(role=Role.DECODE)) == ["VerifyWorker"]
+    assert step(state=state(role=Role.DECODE, verified=Role.PREFILL)) == ["VerifyWorker"]
+    assert step(state=state(role=Role.DECODE, verified=Role.DECODE)) == ["SetRoutable"]
     assert step(state=state(role=Role.DECODE), busy="is being verified") == []
 
 
@@ -154,8 +154,9 @@ def test_a_role_is_proved_before_it_is_routable() -> None:
 def test_the_port_where_a_worker_serves_metrics_is_written_as_it_reports_it(port: int | None) -> None:
     proved = state(role=Role.DECODE, verified=Role.DECODE, metrics_port=port)
     (action,) = role_actions(snapshot(worker(routable_label=False, verified=None, state=proved)))
-    assert isinstance(action, act.SetRoutable)
-    assert (action.routable, action.metrics_port) == (True, port)
+    assert isinstance(action, act.PatchPod)
+    assert action.adds_to_routing
+    assert action.labels[METRICS_PORT_LABEL] == (None if port is None else str(port))
 
 
 def test_a_prefill_worker_gets_the_token_budget_that_is_in_force_and_keeps_its_role() -> None:
@@ -197,8 +198,8 @@ def test_only_prefill_workers_that_have_not_reported_the_budget_in_force_are_ask
 def test_a_restarted_container_is_unrouted_without_asking_anybody() -> None:
     restarted = worker(container=Container(id="another", running=True, restarts=1), state=None)
     (action,) = role_actions(snapshot(restarted))
-    assert isinstance(action, act.SetRoutable)
-    assert not action.routable
+    assert isinstance(action, act.PatchPod)
+    assert action.labels == {ROUTABLE_LABEL: "false"}
 
 
 def test_a_prefill_worker_waits_for_somebody_who_can_pull_its_kv() -> None:
@@ -261,9 +262,9 @@ def test_a_deleted_service_waits_for_its_gateway_before_its_workers_drain() -> N
     stopped = replace(waiting, gateway_deployment=GatewayDeployment(replicas=0))
     assert decide(stopped, Render()).actions == (), "its last pod finishes its streams"
     gone = replace(stopped, gateways=())
-    assert [type(action) for action in decide(gone, Render()).actions] == [act.BeginDrain]
+    assert [type(action) for action in decide(gone, Render()).actions] == [act.PatchPod]
     late = replace(waiting, now_s=155.0)
-    assert [type(action) for action in decide(late, Render()).actions] == [act.StopGateway, act.BeginDrain]
+    assert [type(action) for action in decide(late, Render()).actions] == [act.StopGateway, act.PatchPod]
 
 
 def test_a_successor_waits_until_the_leaving_worker_counts_no_more() -> None:

@@ -43,8 +43,8 @@ def test_every_action_is_told_by_an_event_of_its_own() -> None:
         and issubclass(kind, actions.Action)
         and name not in ("Action", "WorkerAction", "WritePool")
     }
-    told_by_their_kind = {"Action", "WorkerAction", "WritePool"}
-    assert (kinds - told_by_their_kind) | {*ChangeKind} == {*EVENT_OF_ACTION, *told_on_themselves}
+    told_by_their_kind = {"Action", "WorkerAction", "WritePool", "PatchPod"}
+    assert (kinds - told_by_their_kind) | {*ChangeKind, *actions.PodChange} == {*EVENT_OF_ACTION, *told_on_themselves}
 
 
 def test_every_metric_is_named() -> None:

@@ -84,7 +84,7 @@ def test_a_verified_worker_gets_label_and_condition_in_one_pass() -> None:
     verified = state(role=Role.DECODE, verified=Role.DECODE)
     found = worker(routable_label=False, routable_condition=False, state=verified)
     kinds = {type(action) for action in decide(snapshot(worker("p", Role.PREFILL), found), Render()).actions}
-    assert {act.SetRoutable, act.SetRoutableCondition} <= kinds
+    assert {act.PatchPod, act.SetRoutableCondition} <= kinds
 
 
 def test_of_two_workers_the_one_that_no_gateway_may_use_leaves_first() -> None:
@@ -93,7 +93,7 @@ def test_of_two_workers_the_one_that_no_gateway_may_use_leaves_first() -> None:
     closed = worker("closed", created_s=1.0, routable_condition=True, gates_open=False)
     pools = {role: Pool(uid=role, resource_version="1", replicas=1, copied_replicas=1) for role in LANGUAGE_ROLES}
     found = snapshot(worker("p", Role.PREFILL), serving, closed, pools=pools, service=service(spec()))
-    leaving = [action.worker for action in decide(found, Render()).actions if isinstance(action, act.BeginDrain)]
+    leaving = [action.worker for action in decide(found, Render()).actions if isinstance(action, act.PatchPod)]
     assert leaving == ["closed"]
 
 

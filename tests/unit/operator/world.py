@@ -8,6 +8,7 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pointsman.api.protocol import names
 from pointsman.api.protocol.control import WorkerPhase, WorkerState
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
@@ -19,6 +20,7 @@ from pointsman.operator.core.decide import Decision, decide, workers_to_ask
 from pointsman.operator.core.desired import first_replicas
 from pointsman.operator.core.kv_groups import worker_image
 from pointsman.operator.core.ledger import ChangeKind, PoolChange
+from pointsman.operator.core.naming import DRAIN_REASON_ANNOTATION, SWITCH_ANNOTATION, VERIFIED_CONTAINER_ANNOTATION
 from pointsman.operator.core.plans import executes
 from pointsman.operator.core.roles import serves
 from pointsman.operator.core.snapshot import (
@@ -26,6 +28,7 @@ from pointsman.operator.core.snapshot import (
     DrainReason,
     GatewayDeployment,
     GatewayPod,
+    Hold,
     Plan,
     Policy,
     Pool,
@@ -355,12 +358,8 @@ class World:
             case act.SetPrefillTokenBudget() if pod.container.running and engine.role is Role.PREFILL:
                 assert engine.phase is WorkerPhase.SERVING or self.misfortune, f"{pod.name} is not serving"
                 engine.budget = action.prefill_token_budget
-            case act.HoldWorker():
-                self.pods[uid] = replace(pod, hold=action.hold, routable_label=False)
-            case act.Relabel():
-                self._relabel(action, pod)
-            case act.ReleaseWorker():
-                self.pods[uid] = replace(pod, hold=None)
+            case act.PatchPod():
+                self.pods[uid] = self._patched(action, pod)
             case act.VerifyWorker() if self._partner_group(action) not in (None, pod.kv_compatibility):
                 raise AssertionError(f"{pod.name} is verified with a worker of another KV group")
             case act.VerifyWorker() if (uid, action.role) in self.cannot_prove:
@@ -372,18 +371,6 @@ class World:
             case act.SetRoutableCondition():
                 assert pod.routable_condition is not None, f"{pod.name} has no readiness gate"
                 self.pods[uid] = replace(pod, routable_condition=action.routable)
-            case act.SetRoutable():
-                self.pods[uid] = replace(
-                    pod, routable_label=action.routable, verified=action.proof if action.routable else pod.verified
-                )
-            case act.BeginDrain():
-                if action.reason is DrainReason.SCALE_DOWN:
-                    assert pod.role in self.pools, f"{pod.name} leaves, and nobody knows how many there are to be"
-                self.pods[uid] = replace(
-                    pod, routable_label=False, drain_started_s=self.now_s, drain_reason=action.reason
-                )
-            case act.CancelDrain():
-                self.pods[uid] = replace(pod, drain_started_s=None, drain_reason=None)
             case act.DeleteWorker():
                 self._delete(action, pod)
 
@@ -392,13 +379,32 @@ class World:
         partners = (pod for pod in self.pods.values() if action.partner_url and pod.control_url == action.partner_url)
         return next((pod.kv_compatibility for pod in partners), None)
 
-    def _relabel(self, action: act.Relabel, pod: Worker) -> None:
+    def _patched(self, action: act.PatchPod, pod: Worker) -> Worker:
+        """The pod as the operator reads it after the write."""
+        labels, notes = action.labels, action.annotations
+        if names.ROLE_LABEL in labels:
+            role = Role.from_label(labels[names.ROLE_LABEL])
+            assert role is not None
+            self._check_role(role, pod)
+            pod = replace(pod, role=role, verify_error=None)
+        if DRAIN_REASON_ANNOTATION in notes:
+            reason = notes[DRAIN_REASON_ANNOTATION]
+            leaves = reason is not None and DrainReason(reason) is DrainReason.SCALE_DOWN
+            assert not leaves or pod.role in self.pools, f"{pod.name} leaves, and nobody knows how many there are to be"
+            started_s = None if reason is None else self.now_s
+            pod = replace(pod, drain_started_s=started_s, drain_reason=None if reason is None else DrainReason(reason))
+        if SWITCH_ANNOTATION in notes:
+            pod = replace(pod, hold=Hold.parse(notes[SWITCH_ANNOTATION]))
+        if VERIFIED_CONTAINER_ANNOTATION in notes:
+            pod = replace(pod, verified=notes[VERIFIED_CONTAINER_ANNOTATION])
+        return replace(pod, routable_label=labels.get(names.ROUTABLE_LABEL, str(pod.routable_label).lower()) == "true")
+
+    def _check_role(self, role: Role, pod: Worker) -> None:
         engine = self.engines[pod.uid]
         assert pod.hold is not None, f"{pod.name} changes its role without a switch"
         switch = self.switches.get(pod.hold.uid)
-        if switch is not None and switch.spec.drain_first and action.role is pod.hold.target and pod.container.running:
+        if switch is not None and switch.spec.drain_first and role is pod.hold.target and pod.container.running:
             assert not (engine.in_flight or engine.leases), f"{pod.name} changes its role with work in the old one"
-        self.pods[pod.uid] = replace(pod, role=action.role, verified=None, verify_error=None, routable_label=False)
 
     def _delete(self, action: act.DeleteWorker, pod: Worker) -> None:
         engine = self.engines[pod.uid]

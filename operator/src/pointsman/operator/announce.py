@@ -99,12 +99,12 @@ class Announcer:
 
     def did(self, service: Service, action: act.Action, worker: str = "") -> None:
         """An action was executed, on the pod ``worker`` or on the service."""
-        name = type(action).__name__
+        name = action.label
         log.info("service=%s action=%s %s%s", service.key, name, f"worker={worker} " if worker else "", action.why)
         self._metrics.actions.labels(name, "done").inc()
         lossy = isinstance(action, act.DeleteWorker) and not action.lossless
         reason = EVENT_OF_ACTION.get(name, name)
-        if isinstance(action, act.SetRoutable) and not action.routable:
+        if isinstance(action, act.PatchPod) and action.change is act.PodChange.ROUTABLE and not action.adds_to_routing:
             reason = "WorkerUnroutable"
         self.event(service, reason, action.outcome(), lossy)
 

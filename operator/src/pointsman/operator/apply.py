@@ -30,12 +30,8 @@ from pointsman.operator.core.elastic.plans import SetInstances
 from pointsman.operator.core.ledger import ledger_annotations
 from pointsman.operator.core.naming import (
     BEFORE_PLAN_ANNOTATION,
-    DRAIN_REASON_ANNOTATION,
-    DRAIN_SCORE_ANNOTATION,
     SERVICE_UID_LABEL,
     SET_BY_ANNOTATION,
-    SWITCH_ANNOTATION,
-    VERIFIED_CONTAINER_ANNOTATION,
     gateway_name,
     gateway_role_binding_name,
     pool_name,
@@ -375,42 +371,10 @@ class Writer:
             answer = live
         self._expectations.wrote(key, answer)
 
-    async def patch_worker(self, service: Service, action: act.WorkerAction) -> None:
-        """What is said about a worker: labels and annotations in one write. A pod that is gone is no error."""
+    async def patch_pod(self, service: Service, action: act.PatchPod) -> None:
+        """Labels and annotations in one write. A pod that is gone is no error."""
         self._fence()
-        labels: dict[str, str | None]
-        annotations: dict[str, str | None]
-        match action:
-            case act.SetRoutable(routable=True, proof=proof, metrics_port=port):
-                labels = {names.ROUTABLE_LABEL: "true", names.METRICS_PORT_LABEL: None if port is None else str(port)}
-                annotations = {VERIFIED_CONTAINER_ANNOTATION: proof}
-            case act.SetRoutable():
-                labels, annotations = {names.ROUTABLE_LABEL: "false"}, {}
-            case act.BeginDrain(reason=reason, score=score):
-                now = self._clock.now().astimezone(UTC).isoformat(timespec="milliseconds")
-                labels = {names.ROUTABLE_LABEL: "false"}
-                annotations = {
-                    names.DRAIN_STARTED_ANNOTATION: now,
-                    DRAIN_REASON_ANNOTATION: reason,
-                    DRAIN_SCORE_ANNOTATION: str(score),
-                }
-            case act.HoldWorker(hold=hold):
-                labels, annotations = {names.ROUTABLE_LABEL: "false"}, {SWITCH_ANNOTATION: str(hold)}
-            case act.Relabel(role=role):
-                labels = {
-                    names.ROLE_LABEL: role.label,
-                    names.LLMD_ROLE_LABEL: role.label,
-                    names.ROUTABLE_LABEL: "false",
-                }
-                annotations = {VERIFIED_CONTAINER_ANNOTATION: None}
-            case act.ReleaseWorker():
-                labels, annotations = {}, {SWITCH_ANNOTATION: None}
-            case act.CancelDrain():
-                marks = names.DRAIN_STARTED_ANNOTATION, DRAIN_REASON_ANNOTATION, DRAIN_SCORE_ANNOTATION
-                labels, annotations = {}, dict.fromkeys(marks)
-            case _:
-                raise TypeError(f"not a write to a pod: {action}")
-        body = {"metadata": {"labels": labels, "annotations": annotations}}
+        body = {"metadata": {"labels": action.labels, "annotations": action.annotations}}
         try:
             answer = await self._kube.patch(resources.PODS, action.worker, service.namespace, body, uid=action.uid)
         except (NotFound, Conflict):

@@ -176,14 +176,14 @@ class Executor:
         match action:
             case act.CreateWorker():
                 return await self._create(service, action)
-            case act.SetRoutable() | act.BeginDrain() | act.CancelDrain() | act.HoldWorker() | act.ReleaseWorker():
-                await self._writer.patch_worker(service, action)
+            case act.PatchPod(change=act.PodChange.ROLE):
+                self._commands.forget(action.uid)  # what failed was about its old role
+                await self._writer.patch_pod(service, action)
+            case act.PatchPod():
+                await self._writer.patch_pod(service, action)
             case act.SetRoutableCondition():
                 await self._writer.routable_condition(service, action)
                 return None  # the Event of the label says it
-            case act.Relabel():
-                self._commands.forget(action.uid)  # what failed was about its old role
-                await self._writer.patch_worker(service, action)
             case act.DeleteWorker():
                 await self._writer.delete_worker(service, action)
                 self._announcer.drained(snapshot, action)

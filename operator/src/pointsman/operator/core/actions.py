@@ -5,15 +5,16 @@ executes it, and its failure changes nothing but the next snapshot. Every action
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any
 
-from pointsman.api.protocol.names import Role
+from pointsman.api.protocol.names import ROUTABLE_LABEL, Role
 from pointsman.api.v1alpha1.plan import PlanRouting, PlanStatus
 from pointsman.api.v1alpha1.roleswitch import RoleSwitchStatus
 from pointsman.operator.core.ledger import PoolChange
 from pointsman.operator.core.messages import outcomes
-from pointsman.operator.core.snapshot import UNKNOWN_SCORE, DrainReason, DrainScore, Hold
+from pointsman.operator.core.snapshot import DrainReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,16 +136,40 @@ class VerifyWorker(WorkerAction):
         return outcomes.worker_verified(self.worker, self.role, self.partner)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetRoutable(WorkerAction):
-    """Write the label that gateways obey. With ``True`` go ``proof`` (what was verified) and ``metrics_port``."""
+class PodChange(StrEnum):
+    """What a write says of a worker; the value names it in logs and metrics."""
 
-    routable: bool
-    proof: str | None = None
-    metrics_port: int | None = None  # as the worker reports it
+    ROUTABLE = "SetRoutable"  # the label that gateways obey, true or false
+    DRAIN = "BeginDrain"
+    CANCEL_DRAIN = "CancelDrain"
+    CLAIM = "HoldWorker"
+    ROLE = "Relabel"
+    RELEASE = "ReleaseWorker"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatchPod(WorkerAction):
+    """Labels and annotations of one pod in one write; None takes one away. Made by ``pod_changes``.
+
+    ``text`` is the outcome.
+    """
+
+    change: PodChange
+    labels: Mapping[str, str | None] = field(default_factory=dict)
+    annotations: Mapping[str, str | None] = field(default_factory=dict)
+    text: str
 
     def outcome(self) -> str:
-        return (outcomes.routing_started if self.routable else outcomes.routing_stopped)(self.worker, self.why)
+        return self.text
+
+    @property
+    def label(self) -> str:
+        return str(self.change)
+
+    @property
+    def adds_to_routing(self) -> bool:
+        """Gateways may use the worker from now on."""
+        return self.labels.get(ROUTABLE_LABEL) == "true"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,25 +183,6 @@ class SetRoutableCondition(WorkerAction):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BeginDrain(WorkerAction):
-    """Mark the pod as leaving, and not routable, in one write."""
-
-    reason: DrainReason
-    score: DrainScore = UNKNOWN_SCORE
-
-    def outcome(self) -> str:
-        return outcomes.drain_begun(self.worker, self.reason, self.why)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CancelDrain(WorkerAction):
-    """The worker is needed again; it gets its role anew."""
-
-    def outcome(self) -> str:
-        return outcomes.drain_cancelled(self.worker, self.why)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AskDrain(WorkerAction):
     """POST drain on the worker's control API: it takes nothing new."""
 
@@ -185,34 +191,6 @@ class AskDrain(WorkerAction):
 
     def outcome(self) -> str:
         return outcomes.drain_requested(self.worker, self.reason)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HoldWorker(WorkerAction):
-    """Mark the pod as a switch's, and not routable, in one write."""
-
-    hold: Hold
-
-    def outcome(self) -> str:
-        return outcomes.worker_claimed(self.worker, self.why)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Relabel(WorkerAction):
-    """Move the pod to another pool: its role labels, and the proof of the old role removed, in one write."""
-
-    role: Role
-
-    def outcome(self) -> str:
-        return outcomes.role_changed(self.worker, self.role, self.why)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReleaseWorker(WorkerAction):
-    """Take a switch's mark off the pod."""
-
-    def outcome(self) -> str:
-        return outcomes.worker_released(self.worker, self.why)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

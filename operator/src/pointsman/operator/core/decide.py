@@ -10,12 +10,10 @@ from pointsman.api.v1alpha1.plan import PlanPhase
 from pointsman.operator.core.actions import (
     Action,
     AddFinalizer,
-    BeginDrain,
-    CancelDrain,
     CreateWorker,
     DeletePool,
     DeleteWorker,
-    SetRoutable,
+    PatchPod,
     merge_pool_writes,
     write_pool,
 )
@@ -26,6 +24,7 @@ from pointsman.operator.core.ledger import ChangeKind, PoolChange
 from pointsman.operator.core.messages import reasons as text
 from pointsman.operator.core.naming import free_worker_names
 from pointsman.operator.core.plans import ownership_actions, pending_workers, plan_actions, reported
+from pointsman.operator.core.pod_changes import begin_drain, cancel_drain
 from pointsman.operator.core.readiness import readiness_actions
 from pointsman.operator.core.roles import role_actions
 from pointsman.operator.core.snapshot import FINISHED_KEPT_S, DrainReason, DrainScore, Snapshot, Worker
@@ -94,7 +93,7 @@ def _actions(snapshot: Snapshot, render: WorkerRenderer | None) -> Iterator[Acti
     yield from merge_pool_writes(_replica_actions(snapshot))
     on_roles = list(role_actions(snapshot))
     yield from on_roles
-    made_routable = {action.uid for action in on_roles if isinstance(action, SetRoutable) and action.routable}
+    made_routable = {action.uid for action in on_roles if isinstance(action, PatchPod) and action.adds_to_routing}
     yield from readiness_actions(snapshot, made_routable)
     taken = {worker.name for worker in snapshot.workers} | snapshot.taken_names
     room = room_in_budget(snapshot)
@@ -138,7 +137,7 @@ def _pool_actions(
     returning = choose_returners(leaving, max(0, missing))
     for worker in returning:
         why = text.pool_size(role, len(active), target.replicas)
-        yield CancelDrain(worker=worker.name, uid=worker.uid, why=why)
+        yield cancel_drain(worker, why)
     for worker in leaving:
         if worker not in returning:
             action = drain_step(worker, snapshot)
@@ -146,12 +145,9 @@ def _pool_actions(
                 yield action
     victims = choose_victims(active, max(0, -missing), render.revision(role) if render else "")
     for worker in begin_at_once(victims, len(active), snapshot):
-        yield BeginDrain(
-            worker=worker.name,
-            uid=worker.uid,
-            reason=DrainReason.SCALE_DOWN,
-            score=DrainScore.of(worker.state),
-            why=text.pool_size(role, len(active), target.replicas),
+        score = DrainScore.of(worker.state)
+        yield begin_drain(
+            worker, DrainReason.SCALE_DOWN, snapshot.now_s, text.pool_size(role, len(active), target.replicas), score
         )
     if render is not None:
         new = max(0, min(missing - len(returning), target.limit - len(active) - len(leaving), room))

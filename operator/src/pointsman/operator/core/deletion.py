@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
-from pointsman.operator.core.actions import Action, BeginDrain, RemoveFinalizer, StopGateway
+from pointsman.operator.core.actions import Action, RemoveFinalizer, StopGateway
 from pointsman.operator.core.drain import drain_step
 from pointsman.operator.core.messages import reasons as text
+from pointsman.operator.core.pod_changes import begin_drain
 from pointsman.operator.core.snapshot import DrainReason, Snapshot
 
 
@@ -29,11 +30,6 @@ def deletion_actions(snapshot: Snapshot) -> Iterator[Action]:
             if action is not None:
                 yield action
         elif gateway_gone or not streams_may_run:
-            yield BeginDrain(
-                worker=worker.name,
-                uid=worker.uid,
-                reason=DrainReason.SERVICE_DELETED,
-                why=text.gateway_is_gone(),
-            )
+            yield begin_drain(worker, DrainReason.SERVICE_DELETED, snapshot.now_s, text.gateway_is_gone())
     if not staying and (gateway_gone or not streams_may_run):
         yield RemoveFinalizer(why=text.nothing_left())

@@ -12,8 +12,9 @@ from typing import Final
 
 from pointsman.api.protocol.control import WorkerPhase
 from pointsman.api.protocol.names import Role
-from pointsman.operator.core.actions import AskDrain, DeleteWorker, SetRoutable, WorkerAction
+from pointsman.operator.core.actions import AskDrain, DeleteWorker, WorkerAction
 from pointsman.operator.core.messages import reasons as text
+from pointsman.operator.core.pod_changes import remove_from_routing
 from pointsman.operator.core.snapshot import DrainReason, Snapshot, Worker
 
 DRAIN_BATCH_S: Final = 5.0  # between two batches of a scale-down
@@ -125,7 +126,7 @@ def drain_step(worker: Worker, snapshot: Snapshot) -> WorkerAction | None:
             why=text.drain_deadline(reason, timeout_s, state.in_flight if state else None, leases),
         )
     if worker.routable_label:
-        return SetRoutable(worker=name, uid=uid, routable=False, why=text.drain_started(reason))
+        return remove_from_routing(worker, text.drain_started(reason))
     if state is None or worker.busy is not None:
         return None
     released = not users_of(worker, snapshot)

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from pointsman.api.protocol.control import WorkerPhase, WorkerState
 from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
-from pointsman.operator.core.actions import GiveRole, SetPrefillTokenBudget, SetRoutable, VerifyWorker, WorkerAction
+from pointsman.operator.core.actions import GiveRole, SetPrefillTokenBudget, VerifyWorker, WorkerAction
 from pointsman.operator.core.desired import pool_target
 from pointsman.operator.core.kv_groups import lacks_decode_peer
 from pointsman.operator.core.messages import reasons as text
+from pointsman.operator.core.pod_changes import add_to_routing, remove_from_routing
 from pointsman.operator.core.snapshot import Snapshot, Worker
 
 
@@ -38,22 +39,12 @@ def _leaves_role(worker: Worker, snapshot: Snapshot) -> bool:
 def _next_step(worker: Worker, role: Role, snapshot: Snapshot) -> WorkerAction | None:
     state, url = worker.state, worker.control_url
     if worker.routable_label and not worker.proved:
-        return SetRoutable(
-            worker=worker.name,
-            uid=worker.uid,
-            routable=False,
-            why=text.not_verified(role),
-        )
+        return remove_from_routing(worker, text.not_verified(role))
     if state is None or url is None or state.phase in (WorkerPhase.STARTING, WorkerPhase.FAILED):
         return None
     serves_role = serves(state, role)
     if worker.routable_label and not serves_role:
-        return SetRoutable(
-            worker=worker.name,
-            uid=worker.uid,
-            routable=False,
-            why=text.not_in_role(state.phase, state.role, role),
-        )
+        return remove_from_routing(worker, text.not_in_role(state.phase, state.role, role))
     if not serves_role:
         return GiveRole(
             worker=worker.name,
@@ -74,14 +65,7 @@ def _next_step(worker: Worker, role: Role, snapshot: Snapshot) -> WorkerAction |
     if state.verified is role:
         if worker.routable_label:
             return None
-        return SetRoutable(
-            worker=worker.name,
-            uid=worker.uid,
-            routable=True,
-            proof=worker.proof,
-            metrics_port=state.metrics_port,
-            why=text.verified(role),
-        )
+        return add_to_routing(worker, state.metrics_port, text.verified(role))
     if role is not Role.PREFILL:
         why = text.verification_due(role, None)
         return VerifyWorker(worker=worker.name, uid=worker.uid, url=url, role=role, partner_url=None, why=why)

@@ -26,13 +26,8 @@ from pointsman.api.v1alpha1.roleswitch import (
 from pointsman.operator.core.actions import (
     Action,
     AskDrain,
-    BeginDrain,
     DeleteSwitch,
     DeleteWorker,
-    HoldWorker,
-    Relabel,
-    ReleaseWorker,
-    SetRoutable,
     SetSwitchStatus,
     write_pool,
 )
@@ -41,6 +36,7 @@ from pointsman.operator.core.drain import users_of
 from pointsman.operator.core.kv_groups import lacks_decode_peer
 from pointsman.operator.core.ledger import ChangeKind, PoolChange
 from pointsman.operator.core.messages import switches as text
+from pointsman.operator.core.pod_changes import begin_drain, claim, relabel, release, remove_from_routing
 from pointsman.operator.core.snapshot import DrainReason, Hold, Snapshot, Switch, Worker
 
 ROLE_TIMEOUT_S: Final = 30.0  # to take a role, prove itself in it and become routable
@@ -67,7 +63,7 @@ def switch_actions(snapshot: Snapshot) -> Iterator[Action]:
         worker = snapshot.held_by(switch.uid)
         if switch.ended:
             if worker is not None:
-                yield _after_end(switch, worker)
+                yield _after_end(switch, worker, snapshot.now_s)
         elif worker is not None:
             yield from _advance(switch, worker, snapshot)
         elif switch.status.worker_uid is not None or any(switch.uid in p.moved_by for p in snapshot.pools.values()):
@@ -76,12 +72,8 @@ def switch_actions(snapshot: Snapshot) -> Iterator[Action]:
             chosen = _choose(switch, snapshot)
             if isinstance(chosen, Worker):
                 began = True
-                yield HoldWorker(
-                    worker=chosen.name,
-                    uid=chosen.uid,
-                    hold=Hold(uid=switch.uid, source=switch.source, target=switch.target),
-                    why=text.claimed(switch.name, switch.source, switch.target),
-                )
+                hold = Hold(uid=switch.uid, source=switch.source, target=switch.target)
+                yield claim(chosen, hold, text.claimed(switch.name, switch.source, switch.target))
             else:
                 phase = SwitchPhase.FAILED if chosen.final else SwitchPhase.PENDING
                 yield from _report(switch, snapshot, phase, chosen.reason, chosen.message, None)
@@ -146,21 +138,16 @@ def _orphans(snapshot: Snapshot) -> Iterator[Action]:
         if moved and moved != {hold.source, hold.target}:
             yield from _moves(hold, snapshot, why)
         elif not moved and worker.role is not hold.source:
-            yield Relabel(worker=worker.name, uid=worker.uid, role=hold.source, why=why)
+            yield relabel(worker, hold.source, why)
         else:
-            yield ReleaseWorker(worker=worker.name, uid=worker.uid, why=why)
+            yield release(worker, why)
 
 
-def _after_end(switch: Switch, worker: Worker) -> Action:
+def _after_end(switch: Switch, worker: Worker, now_s: float) -> Action:
     if switch.status.phase is SwitchPhase.FAILED and not worker.draining:
         # It could serve in neither role: an ordinary drain takes it away, its pool makes another one.
-        return BeginDrain(
-            worker=worker.name,
-            uid=worker.uid,
-            reason=DrainReason.UNHEALTHY,
-            why=text.replaced(switch.name),
-        )
-    return ReleaseWorker(worker=worker.name, uid=worker.uid, why=text.ended(switch.name, str(switch.status.phase)))
+        return begin_drain(worker, DrainReason.UNHEALTHY, now_s, text.replaced(switch.name))
+    return release(worker, text.ended(switch.name, str(switch.status.phase)))
 
 
 def _lost(switch: Switch, snapshot: Snapshot) -> Iterator[Action]:
@@ -272,7 +259,7 @@ def _advance(switch: Switch, worker: Worker, snapshot: Snapshot) -> Iterator[Act
         yield DeleteWorker(worker=worker.name, uid=worker.uid, why=why)
     elif worker.routable_label and worker.role is switch.source and switch.status.phase is not SwitchPhase.ROLLING_BACK:
         why = text.claimed(switch.name, switch.source, switch.target)
-        yield SetRoutable(worker=worker.name, uid=worker.uid, routable=False, why=why)
+        yield remove_from_routing(worker, why)
     elif switch.status.phase is SwitchPhase.ROLLING_BACK:
         yield from _roll_back(switch, worker, snapshot)
     elif worker.role is switch.source:
@@ -283,9 +270,9 @@ def _advance(switch: Switch, worker: Worker, snapshot: Snapshot) -> Iterator[Act
 
 def _leave_old_role(switch: Switch, worker: Worker, snapshot: Snapshot) -> Iterator[Action]:
     why = text.claimed(switch.name, switch.source, switch.target)
-    relabel = Relabel(worker=worker.name, uid=worker.uid, role=switch.target, why=why)
+    moved = relabel(worker, switch.target, why)
     if not switch.spec.drain_first or not worker.container.running:
-        yield relabel
+        yield moved
         return
     began_s = switch.began_s(SwitchPhase.UNROUTING)
     users, state = users_of(worker, snapshot), worker.state
@@ -319,7 +306,7 @@ def _leave_old_role(switch: Switch, worker: Worker, snapshot: Snapshot) -> Itera
                 why=text.claimed(switch.name, switch.source, switch.target),
             )
     elif ready_to_go:
-        yield relabel
+        yield moved
 
 
 def _enter_new_role(switch: Switch, worker: Worker, snapshot: Snapshot) -> Iterator[Action]:
@@ -352,7 +339,7 @@ def _enter_new_role(switch: Switch, worker: Worker, snapshot: Snapshot) -> Itera
 def _roll_back(switch: Switch, worker: Worker, snapshot: Snapshot) -> Iterator[Action]:
     if worker.role is not switch.source:
         why = text.rolled_back(switch.name)
-        yield Relabel(worker=worker.name, uid=worker.uid, role=switch.source, why=why)
+        yield relabel(worker, switch.source, why)
         return
     cause = switch.status.message or text.could_not_switch()
     reason = switch.status.reason or SwitchReason.ROLE_TIMED_OUT
