@@ -24,12 +24,16 @@ from pointsman.kube.resources import Resource
 from pointsman.operator import handlers
 from pointsman.operator.announce import Announcer
 from pointsman.operator.apply import Writer
+from pointsman.operator.children import Children
+from pointsman.operator.commands import Commands
 from pointsman.operator.control import ControlClient
 from pointsman.operator.deployments import GatewayDeployments
 from pointsman.operator.elastic_groups import ElasticGroups
+from pointsman.operator.execute import Executor
 from pointsman.operator.expectations import Expectations
 from pointsman.operator.metrics import OperatorMetrics
 from pointsman.operator.observe import is_of_group
+from pointsman.operator.observer import Observer
 from pointsman.operator.plan_inputs import PlanInputs
 from pointsman.operator.policies import PolicyKey, PolicyReports
 from pointsman.operator.reconcile import Reconciler, plan_key, switch_key
@@ -193,27 +197,39 @@ async def run(settings: OperatorSettings) -> int:
             for found in mirror.unreadable():
                 announcer.unreadable(mirror.resource, found)
         plan_inputs = PlanInputs(kube, switches, plans, policies)
-        reconciler = Reconciler(
+        install, resync_s = settings.install(), settings.resync_seconds
+        streams = PrefillStreams(settings.nats_url, nats.of_operator(), nats.ca_certificate)
+        commands = Commands(control, queue, announcer, metrics)
+        observer = Observer(
             kube=kube,
             pods=pods,
             deployments=deployments,
             plan_inputs=plan_inputs,
-            queue=queue,
-            policies=policy_queue,
-            writer=writer,
             expectations=expectations,
             control=control,
+            commands=commands,
+            announcer=announcer,
+            queue=queue,
+            install=install,
+        )
+        children = Children(writer, pods, install, resync_s)
+        reconciler = Reconciler(
+            observer=observer,
+            executor=Executor(writer, children, commands, queue, announcer, metrics, streams),
+            commands=commands,
+            queue=queue,
+            policies=policy_queue,
             announcer=announcer,
             metrics=metrics,
-            streams=PrefillStreams(settings.nats_url, nats.of_operator(), nats.ca_certificate),
-            install=settings.install(),
-            resync_s=settings.resync_seconds,
+            install=install,
+            resync_s=resync_s,
         )
         reconcilers.append(reconciler)
         life.start(queue.run(reconciler, workers=settings.reconcile_workers), "reconcilers")
         life.start(policy_queue.run(PolicyReports(kube, policies, writer), workers=1), "reports about policies")
-        life.start(_every(settings.survey_seconds, reconciler.survey), "survey")
-        life.start(reconciler.poll_workers(), "polls of workers")
+        life.start(_every(settings.survey_seconds, observer.survey), "survey")
+        life.start(_every(settings.survey_seconds, streams.sweep), "prefill streams")
+        life.start(observer.poll_workers(), "polls of workers")
         groups = ElasticGroups(
             kube=kube,
             pods=pods,
@@ -245,13 +261,13 @@ async def run(settings: OperatorSettings) -> int:
 
 
 async def _every(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
-    """Do ``work`` again and again; what goes wrong in it is logged and tried again."""
+    """Do ``work`` again and again. A failure is logged, and the work is tried again."""
     while True:
         await asyncio.sleep(seconds)
         try:
             await work()
         except Exception:
-            log.exception("the survey failed")
+            log.exception("periodic work failed")
 
 
 def main() -> None:

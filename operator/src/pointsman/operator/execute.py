@@ -1,27 +1,38 @@
 """Executing what the core decided. Each action is safe to repeat; one that fails is decided anew from a fresh look."""
 
 import asyncio
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.conditions import Reason
+from pointsman.api.v1alpha1.llmservice import LLMService
+from pointsman.kube import resources
 from pointsman.kube.client import Object
-from pointsman.kube.errors import Forbidden, Invalid
+from pointsman.kube.errors import Forbidden, Invalid, NotFound
 from pointsman.kube.pods import ServiceKey
 from pointsman.kube.queue import WorkQueue
 from pointsman.operator.announce import Announcer
 from pointsman.operator.apply import Writer
+from pointsman.operator.children import Children
 from pointsman.operator.commands import Commands
 from pointsman.operator.core import actions as act
 from pointsman.operator.core.messages import status as texts
+from pointsman.operator.core.naming import pool_name
+from pointsman.operator.core.policies import objectives_of
 from pointsman.operator.core.problems import Problem
-from pointsman.operator.core.snapshot import Service, Snapshot
+from pointsman.operator.core.snapshot import Pool, Service, Snapshot, Switch
+from pointsman.operator.core.status import Report
+from pointsman.operator.core.switching import no_service
 from pointsman.operator.errors import NameConflict, StreamNotDeleted
 from pointsman.operator.metrics import OperatorMetrics
 from pointsman.operator.refusals import Refusals, what_of
 from pointsman.operator.streams import PrefillStreams
 from pointsman.process.clock import SYSTEM_CLOCK, Clock
+
+log = logging.getLogger(__name__)
 
 CONCURRENT_ACTIONS: Final = 16  # of one pass
 
@@ -45,6 +56,7 @@ class Executor:
     def __init__(
         self,
         writer: Writer,
+        children: Children,
         commands: Commands,
         queue: WorkQueue[ServiceKey],
         announcer: Announcer,
@@ -52,19 +64,26 @@ class Executor:
         streams: PrefillStreams,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self.strangers: dict[str, set[str]] = {}
-        """Names of pods that belong to somebody else, by the uid of the service that would have taken them."""
+        self.children: Final = children
+        """The objects beside the workers."""
+        self._taken: dict[str, set[str]] = {}  # names of pods of others, by uid of the service that would take them
         self._writer = writer
         self._commands = commands
         self._queue = queue
         self._announcer = announcer
         self._metrics = metrics
         self._streams = streams
+        self._clock = clock
         self._refusals = Refusals(clock)
+
+    def taken_names(self, service: Service) -> frozenset[str]:
+        """Names of pods that belong to somebody else: no worker can have them."""
+        return frozenset(self._taken.get(service.uid, ()))
 
     def forget(self, uid: str) -> None:
         """The service of that uid is gone."""
-        self.strangers.pop(uid, None)
+        self.children.forget(uid)
+        self._taken.pop(uid, None)
         self._refusals.forget(uid)
 
     async def execute(
@@ -113,7 +132,12 @@ class Executor:
         await self._on_service(raw, snapshot, action)
         return None
 
-    async def own_switch(self, service: Service, switch: Object) -> Problem | None:
+    async def own_switches(self, service: Service, switches: Iterable[Object]) -> list[Problem]:
+        """Have RoleSwitches that people created go with their service. Returns why the API server refused that."""
+        found = [await self._own_switch(service, switch) for switch in switches]
+        return [problem for problem in found if problem is not None]
+
+    async def _own_switch(self, service: Service, switch: Object) -> Problem | None:
         """Have a person's RoleSwitch go with its service. Returns why the API server refused that."""
         what = ("OwnSwitch", switch["metadata"]["name"])
         if (known := self._refusals.find(service.uid, what)) is not None:
@@ -123,6 +147,35 @@ class Executor:
         except (Forbidden, Invalid) as error:
             return self._refusals.add(service.uid, what, error)
         return None
+
+    async def refuse_switches(self, namespace: str, name: str, switches: Iterable[Switch]) -> None:
+        """There is no such service: its switches report that."""
+        for switch in switches:
+            await self._writer.switch_status(namespace, no_service(switch, name, self._clock.now()))
+
+    async def write_status(
+        self, service: Service, found: LLMService, pools: Mapping[Role, Pool], outcome: Report
+    ) -> None:
+        """What differs from the status as it was read."""
+        for role, status in outcome.pools.items():
+            if pools[role].status != status:
+                name = pool_name(service.name, role)
+                manifest = status.manifest()
+                try:
+                    await self._writer.status(
+                        resources.WORKER_POOLS, name, service.namespace, manifest, uid=pools[role].uid
+                    )
+                except NotFound:  # its namespace is going, or somebody deleted it: the next look makes it anew
+                    log.info("pool gone before its status was written", extra={"service": service.name, "pool": name})
+        # The service last: whoever sees it ready finds its pools as it says.
+        said = {item.type for item in outcome.status.conditions}
+        ours = tuple(item for item in found.status.conditions if item.type in said)
+        if found.status.model_copy(update={"conditions": ours}) != outcome.status:
+            # Of the routing numbers the operator applies the objectives alone: all others have owners of their own.
+            manifest = outcome.status.model_copy(update={"routing": objectives_of(outcome.status.routing)}).manifest()
+            await self._writer.status(
+                resources.LLM_SERVICES, service.name, service.namespace, manifest, uid=service.uid
+            )
 
     async def _on_service(self, raw: Object, snapshot: Snapshot, action: act.Action) -> None:
         service = snapshot.service
@@ -201,7 +254,7 @@ class Executor:
             await self._writer.create_worker(service, action)
         except NameConflict as error:
             # The name is taken for good; the next look takes the next ordinal.
-            self.strangers.setdefault(service.uid, set()).add(action.name)
+            self._taken.setdefault(service.uid, set()).add(action.name)
             self._announcer.event(service, Reason.NAME_CONFLICT, str(error), warning=True)
             self._queue.add((service.namespace, service.name))
             return None
