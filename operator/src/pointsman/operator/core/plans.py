@@ -6,12 +6,10 @@ replicas it wrote. A restarted operator sees the same marks and goes on; nothing
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from typing import Final
 
 from pointsman.api.protocol.names import ROUTING_SET_BY_PLANNER, Role
 from pointsman.api.v1alpha1.llmservice import MAX_REPLICAS
-from pointsman.api.v1alpha1.plan import PlanPhase, PlanReason, PlanRouting, PlanStatus
+from pointsman.api.v1alpha1.plan import PlanPhase, PlanReason, PlanRouting
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.operator.core.actions import (
@@ -25,10 +23,9 @@ from pointsman.operator.core.ledger import ChangeKind, Owner, PoolChange
 from pointsman.operator.core.messages import plans as text
 from pointsman.operator.core.messages import reasons
 from pointsman.operator.core.plan_limits import refusal, wanted_switches
+from pointsman.operator.core.report import report_plan
 from pointsman.operator.core.snapshot import Plan, Policy, Pool, Snapshot, Worker
 from pointsman.operator.core.unschedulable import given_up_at_s, pending_of_plan
-
-_MESSAGE_LIMIT: Final = 1500
 
 
 def plan_actions(snapshot: Snapshot) -> Iterator[Action]:
@@ -37,7 +34,7 @@ def plan_actions(snapshot: Snapshot) -> Iterator[Action]:
     routing, old_routings = newest_of(plan for plan in snapshot.plans if not plan.spec.changes_layout)
     for older, newer in (*old_layouts, *old_routings):
         message = text.newer(newer.name)
-        yield from _report(older, snapshot, PlanPhase.SUPERSEDED, PlanReason.NEWER_PLAN, message)
+        yield from report_plan(older, snapshot.now_s, PlanPhase.SUPERSEDED, PlanReason.NEWER_PLAN, message)
     if routing is not None:
         yield from _route(routing, snapshot)
     if layout is not None:
@@ -92,11 +89,11 @@ def ownership_actions(snapshot: Snapshot) -> Iterator[Action]:
 def _route(plan: Plan, snapshot: Snapshot) -> Iterator[Action]:
     """A routing-only plan: numbers, at once, without approval, also where somebody else owns the replicas."""
     if snapshot.policy is None or Mode.SHADOW in (snapshot.policy.mode, plan.spec.mode):
-        yield from _report(plan, snapshot, *_not_executed(plan, snapshot.policy))
+        yield from report_plan(plan, snapshot.now_s, *_not_executed(plan, snapshot.policy))
         return
     yield from _set_routing(plan, snapshot)
     done = _routing_text(plan.spec.routing) if plan.spec.routing is not None else ""
-    yield from _report(plan, snapshot, PlanPhase.COMPLETED, PlanReason.DONE, done)
+    yield from report_plan(plan, snapshot.now_s, PlanPhase.COMPLETED, PlanReason.DONE, done)
 
 
 Held = tuple[PlanPhase, PlanReason, str]
@@ -141,7 +138,7 @@ def _carry_out(plan: Plan, snapshot: Snapshot) -> Iterator[Action]:
     refused = refusal(plan, snapshot)
     held = gate(plan, Gate(snapshot.plans, snapshot.policy, refused, snapshot.service.namespace, snapshot.now_s))
     if held is not None:
-        yield from _report(plan, snapshot, *held)
+        yield from report_plan(plan, snapshot.now_s, *held)
         return
     yield from _set_routing(plan, snapshot)
     switches = {switch.name: switch for switch in snapshot.switches}
@@ -150,20 +147,20 @@ def _carry_out(plan: Plan, snapshot: Snapshot) -> Iterator[Action]:
     lost = [step.name for step in missing if step.name in plan.status.switches]
     if lost:
         message = text.switch_deleted(lost[0])
-        yield from _report(plan, snapshot, PlanPhase.FAILED, PlanReason.SWITCH_FAILED, message)
+        yield from report_plan(plan, snapshot.now_s, PlanPhase.FAILED, PlanReason.SWITCH_FAILED, message)
         return
     yield from missing
     there = tuple(step.name for step in wanted if step.name in switches)
     if missing or any(not switches[name].ended for name in there):
         message = text.switching(len(wanted))
-        yield from _report(plan, snapshot, PlanPhase.EXECUTING, PlanReason.SWITCHING, message, there)
+        yield from report_plan(plan, snapshot.now_s, PlanPhase.EXECUTING, PlanReason.SWITCHING, message, there)
         return
     failed = [switches[name] for name in there if switches[name].status.phase is not SwitchPhase.COMPLETED]
     if failed:
         # Nothing is scaled to make up for it: the next plan decides on what there is then.
         first = failed[0]
         message = text.switch_failed(first.name, str(first.status.phase), first.status.message or "")
-        yield from _report(plan, snapshot, PlanPhase.FAILED, PlanReason.SWITCH_FAILED, message, there)
+        yield from report_plan(plan, snapshot.now_s, PlanPhase.FAILED, PlanReason.SWITCH_FAILED, message, there)
         return
     running = [
         switch.name
@@ -173,7 +170,7 @@ def _carry_out(plan: Plan, snapshot: Snapshot) -> Iterator[Action]:
     if running:
         # Of an older plan or by hand: its ±1 is still to come, so numbers written now would be wrong afterwards.
         message = text.waits_for_switch(running[0])
-        yield from _report(plan, snapshot, PlanPhase.EXECUTING, PlanReason.SWITCHING, message, there)
+        yield from report_plan(plan, snapshot.now_s, PlanPhase.EXECUTING, PlanReason.SWITCHING, message, there)
         return
     yield from _scale(plan, snapshot, there)
 
@@ -183,7 +180,7 @@ def _scale(plan: Plan, snapshot: Snapshot, switches: tuple[str, ...]) -> Iterato
     absent = [role.label for role in plan.spec.roles if role not in pools]
     if absent:
         message = text.waits_for_pool(absent[0])
-        yield from _report(plan, snapshot, PlanPhase.EXECUTING, PlanReason.SCALING, message, switches)
+        yield from report_plan(plan, snapshot.now_s, PlanPhase.EXECUTING, PlanReason.SCALING, message, switches)
         return
     unwritten = [
         (role, pool)
@@ -204,7 +201,7 @@ def _scale(plan: Plan, snapshot: Snapshot, switches: tuple[str, ...]) -> Iterato
     want = {role: pool.replicas for role, pool in pools.items()}  # what a person's switch moved since counts
     words = text.progress({role: (have[role], want[role]) for role in want})
     if unwritten:
-        yield from _report(plan, snapshot, PlanPhase.EXECUTING, PlanReason.SCALING, words, switches)
+        yield from report_plan(plan, snapshot.now_s, PlanPhase.EXECUTING, PlanReason.SCALING, words, switches)
         return
     pending = {role: _pending(plan, role, pool, snapshot) for role, pool in pools.items()}
     stuck = {role: _stuck(pending[role], snapshot) for role in pools}
@@ -220,7 +217,7 @@ def _scale(plan: Plan, snapshot: Snapshot, switches: tuple[str, ...]) -> Iterato
     waiting = [worker.name for role in pools for worker in others[role]]
     words = text.pending_before(words, waiting[0]) if done and waiting else words
     phase, reason = (PlanPhase.COMPLETED, PlanReason.DONE) if done else (PlanPhase.EXECUTING, PlanReason.SCALING)
-    yield from _report(plan, snapshot, phase, reason, words, switches)
+    yield from report_plan(plan, snapshot.now_s, phase, reason, words, switches)
 
 
 def _pending(plan: Plan, role: Role, pool: Pool, snapshot: Snapshot) -> list[Worker]:
@@ -252,7 +249,7 @@ def _give_up(
             yield write_pool(role, pool.resource_version, change)
     first = next(worker for workers in stuck.values() for worker in workers)
     message = text.given_up(words, first.name, first.unschedulable)
-    yield from _report(plan, snapshot, PlanPhase.FAILED, PlanReason.UNSCHEDULABLE, message, switches)
+    yield from report_plan(plan, snapshot.now_s, PlanPhase.FAILED, PlanReason.UNSCHEDULABLE, message, switches)
 
 
 def pending_workers(snapshot: Snapshot) -> list[Worker]:
@@ -292,41 +289,3 @@ def _routing_text(routing: PlanRouting) -> str:
         routing.pending_tokens_per_prefill_worker,
         routing.decoding_per_decode_worker,
     )
-
-
-def _report(
-    plan: Plan,
-    snapshot: Snapshot,
-    phase: PlanPhase,
-    reason: PlanReason,
-    message: str,
-    switches: tuple[str, ...] | None = None,
-) -> Iterator[Action]:
-    yield from report(plan, snapshot.now_s, phase, reason, message, switches)
-
-
-def report(
-    plan: Plan,
-    now_s: float,
-    phase: PlanPhase,
-    reason: PlanReason,
-    message: str,
-    switches: tuple[str, ...] | None = None,
-) -> Iterator[SetPlanStatus]:
-    """Write the plan's status, if it says something else. ``switches`` None: those it has stay."""
-    before, message = plan.status, message[:_MESSAGE_LIMIT]
-    made = before.switches if switches is None else switches
-    if (before.phase, before.reason, before.message, before.switches) == (phase, reason, message, made):
-        return
-    now = datetime.fromtimestamp(now_s, UTC)
-    status = PlanStatus(
-        phase=phase,
-        reason=reason,
-        message=message,
-        switches=made,
-        started_at=before.started_at or (now if phase is PlanPhase.EXECUTING else None),
-        ended_at=now if phase.ended else None,
-    )
-    if phase.ended:
-        status = status.ended_with(now)
-    yield SetPlanStatus(name=plan.name, uid=plan.uid, status=status, why=text.status_changed(phase, message))

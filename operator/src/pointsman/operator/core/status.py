@@ -18,10 +18,10 @@ from pointsman.operator.core.gateway_status import Gateways, gateway_problems, g
 from pointsman.operator.core.kv_groups import incompatibilities
 from pointsman.operator.core.messages import status as text
 from pointsman.operator.core.problems import IMAGE_FAILURES, START_FAILURES, Problem, Verdict
+from pointsman.operator.core.report import MESSAGE_LIMIT
 from pointsman.operator.core.revision import revision as revision_of
 from pointsman.operator.core.snapshot import DrainReason, Snapshot, Worker
 
-_MESSAGE_LIMIT: Final = 1500
 _POOL_READY: Final = {
     Role.PREFILL: ConditionType.PREFILL_READY,
     Role.DECODE: ConditionType.DECODE_READY,
@@ -415,7 +415,7 @@ def conditions_of(
             kind,
             ConditionStatus.TRUE if verdict.status else ConditionStatus.FALSE,
             verdict.reason,
-            verdict.message[:_MESSAGE_LIMIT],
+            verdict.message[:MESSAGE_LIMIT],
             generation=generation,
             now=now,
         )

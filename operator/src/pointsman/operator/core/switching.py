@@ -10,7 +10,7 @@ verified → routable → replica moved → released. ``roles.py`` walks the mid
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 from pointsman.api.protocol.control import WorkerPhase
@@ -21,7 +21,6 @@ from pointsman.api.v1alpha1.roleswitch import (
     RoleSwitchStatus,
     SwitchPhase,
     SwitchReason,
-    SwitchWay,
 )
 from pointsman.operator.core.actions import (
     Action,
@@ -37,13 +36,13 @@ from pointsman.operator.core.kv_groups import lacks_decode_peer
 from pointsman.operator.core.ledger import ChangeKind, PoolChange
 from pointsman.operator.core.messages import switches as text
 from pointsman.operator.core.pod_changes import begin_drain, claim, relabel, release, remove_from_routing
+from pointsman.operator.core.report import report_switch
 from pointsman.operator.core.snapshot import DrainReason, Hold, Snapshot, Switch, Worker
 
 ROLE_TIMEOUT_S: Final = 30.0  # to take a role, prove itself in it and become routable
 PROOF_PATIENCE_S: Final = 10.0  # of that, with a worker that failed to prove its old role: it is tried some times more
 ROUTABLE_PATIENCE_S: Final = 10.0  # for a second routable worker of the role, before a switch is refused
 KEPT_SWITCHES: Final = 50  # ended ones of a service that people created; those of a plan are deleted with their plan
-_MESSAGE_LIMIT: Final = 1500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +75,7 @@ def switch_actions(snapshot: Snapshot) -> Iterator[Action]:
                 yield claim(chosen, hold, text.claimed(switch.name, switch.source, switch.target))
             else:
                 phase = SwitchPhase.FAILED if chosen.final else SwitchPhase.PENDING
-                yield from _report(switch, snapshot, phase, chosen.reason, chosen.message, None)
+                yield from report_switch(switch, snapshot, phase, chosen.reason, chosen.message, None)
 
 
 def ending_actions(snapshot: Snapshot) -> Iterator[Action]:
@@ -84,7 +83,7 @@ def ending_actions(snapshot: Snapshot) -> Iterator[Action]:
     for switch in snapshot.switches:
         if not switch.ended:
             message = text.service_deleted()
-            yield from _report(switch, snapshot, SwitchPhase.FAILED, SwitchReason.SERVICE_DELETED, message, None)
+            yield from report_switch(switch, snapshot, SwitchPhase.FAILED, SwitchReason.SERVICE_DELETED, message, None)
 
 
 def paused_actions(snapshot: Snapshot) -> Iterator[Action]:
@@ -92,7 +91,7 @@ def paused_actions(snapshot: Snapshot) -> Iterator[Action]:
     for switch in snapshot.switches:
         if not switch.ended and switch.status.worker_uid is None and snapshot.held_by(switch.uid) is None:
             phase, reason = SwitchPhase.PENDING, SwitchReason.SERVICE_PAUSED
-            yield from _report(switch, snapshot, phase, reason, text.paused(), None)
+            yield from report_switch(switch, snapshot, phase, reason, text.paused(), None)
 
 
 def old_switches(snapshot: Snapshot) -> Iterator[Action]:
@@ -160,10 +159,10 @@ def _lost(switch: Switch, snapshot: Snapshot) -> Iterator[Action]:
             yield from pending
         else:
             message = text.lost_after(name, switch.target)
-            yield from _report(switch, snapshot, SwitchPhase.COMPLETED, SwitchReason.SWITCHED, message, None)
+            yield from report_switch(switch, snapshot, SwitchPhase.COMPLETED, SwitchReason.SWITCHED, message, None)
         return
     message = text.lost_during(name, switch.source)
-    yield from _report(switch, snapshot, SwitchPhase.FAILED, SwitchReason.WORKER_LOST, message, None)
+    yield from report_switch(switch, snapshot, SwitchPhase.FAILED, SwitchReason.WORKER_LOST, message, None)
 
 
 # --- beginning ---
@@ -279,7 +278,7 @@ def _leave_old_role(switch: Switch, worker: Worker, snapshot: Snapshot) -> Itera
     ready_to_go = state is not None and not users and (state.idle or state.phase is WorkerPhase.FAILED)
     late = began_s is not None and snapshot.waited_s(began_s) >= switch.spec.drain_timeout_seconds
     if late and not ready_to_go:
-        yield from _report(
+        yield from report_switch(
             switch,
             snapshot,
             SwitchPhase.ROLLING_BACK,
@@ -290,10 +289,12 @@ def _leave_old_role(switch: Switch, worker: Worker, snapshot: Snapshot) -> Itera
         return
     if began_s is None or (users and state is not None and state.phase is WorkerPhase.SERVING):
         message = text.waiting_for_gateways()
-        yield from _report(switch, snapshot, SwitchPhase.UNROUTING, SwitchReason.WAITING_FOR_GATEWAYS, message, worker)
+        yield from report_switch(
+            switch, snapshot, SwitchPhase.UNROUTING, SwitchReason.WAITING_FOR_GATEWAYS, message, worker
+        )
     elif not ready_to_go:
         message = text.draining(answers=state is not None)
-        yield from _report(switch, snapshot, SwitchPhase.DRAINING, SwitchReason.DRAINING, message, worker)
+        yield from report_switch(switch, snapshot, SwitchPhase.DRAINING, SwitchReason.DRAINING, message, worker)
     if state is None or worker.busy is not None or worker.control_url is None:
         return
     if state.phase is WorkerPhase.SERVING:
@@ -317,7 +318,7 @@ def _enter_new_role(switch: Switch, worker: Worker, snapshot: Snapshot) -> Itera
             yield from pending
         else:
             message = text.serves(worker.name, switch.target)
-            yield from _report(switch, snapshot, SwitchPhase.COMPLETED, SwitchReason.SWITCHED, message, worker)
+            yield from report_switch(switch, snapshot, SwitchPhase.COMPLETED, SwitchReason.SWITCHED, message, worker)
         return
     if any(switch.uid in pool.moved_by for pool in snapshot.pools.values()):
         yield from _moves(hold, snapshot, text.done(switch.name))  # it served once: no way back from here
@@ -327,13 +328,13 @@ def _enter_new_role(switch: Switch, worker: Worker, snapshot: Snapshot) -> Itera
     if late or worker.verify_error is not None:
         message = worker.verify_error or text.role_timed_out(switch.target, ROLE_TIMEOUT_S)
         reason = SwitchReason.VERIFY_FAILED if worker.verify_error else SwitchReason.ROLE_TIMED_OUT
-        yield from _report(switch, snapshot, SwitchPhase.ROLLING_BACK, reason, message, worker)
+        yield from report_switch(switch, snapshot, SwitchPhase.ROLLING_BACK, reason, message, worker)
         return
     has_role = worker.state is not None and worker.state.role is switch.target
     phase = SwitchPhase.VERIFYING if has_role and began_s is not None else SwitchPhase.SWITCHING
     reason = SwitchReason.VERIFYING if phase is SwitchPhase.VERIFYING else SwitchReason.TAKING_ROLE
     message = (text.verifying if phase is SwitchPhase.VERIFYING else text.takes_role)(switch.target)
-    yield from _report(switch, snapshot, phase, reason, message, worker)
+    yield from report_switch(switch, snapshot, phase, reason, message, worker)
 
 
 def _roll_back(switch: Switch, worker: Worker, snapshot: Snapshot) -> Iterator[Action]:
@@ -344,13 +345,13 @@ def _roll_back(switch: Switch, worker: Worker, snapshot: Snapshot) -> Iterator[A
     cause = switch.status.message or text.could_not_switch()
     reason = switch.status.reason or SwitchReason.ROLE_TIMED_OUT
     if worker.serves:
-        yield from _report(switch, snapshot, SwitchPhase.ROLLED_BACK, SwitchReason(reason), cause, worker)
+        yield from report_switch(switch, snapshot, SwitchPhase.ROLLED_BACK, SwitchReason(reason), cause, worker)
         return
     began_s = switch.began_s(SwitchPhase.ROLLING_BACK)
     patience_s = PROOF_PATIENCE_S if worker.verify_error is not None else ROLE_TIMEOUT_S
     if began_s is not None and snapshot.waited_s(began_s) >= patience_s:
         message = text.rollback_failed(cause, switch.source)
-        yield from _report(switch, snapshot, SwitchPhase.FAILED, SwitchReason.ROLLBACK_FAILED, message, worker)
+        yield from report_switch(switch, snapshot, SwitchPhase.FAILED, SwitchReason.ROLLBACK_FAILED, message, worker)
 
 
 # --- the books ---
@@ -369,28 +370,3 @@ def _moves(hold: Hold, snapshot: Snapshot, why: str) -> Iterator[Action]:
                 why=text.replica_moved(why, role, delta),
             )
             yield write_pool(role, pool.resource_version, change)
-
-
-def _report(
-    switch: Switch, snapshot: Snapshot, phase: SwitchPhase, reason: SwitchReason, message: str, worker: Worker | None
-) -> Iterator[Action]:
-    """The status, if it says anything new."""
-    before, message = switch.status, message[:_MESSAGE_LIMIT]
-    if (before.phase, before.reason, before.message) == (phase, reason, message):
-        return
-    now = datetime.fromtimestamp(snapshot.now_s, UTC)
-    phases = before.phases if before.phase is phase else (*before.phases, PhaseTime(phase=phase, at=now))
-    after = RoleSwitchStatus(
-        phase=phase,
-        worker=worker.name if worker else before.worker,
-        worker_uid=worker.uid if worker else before.worker_uid,
-        way=SwitchWay.HOT if worker else before.way,
-        reason=reason,
-        message=message,
-        phases=phases[-16:],
-        seconds=round(switch.age_s(snapshot.now_s), 3) if phase.ended else None,
-        conditions=before.conditions,
-    )
-    if phase.ended:
-        after = after.ended_with(now)
-    yield SetSwitchStatus(name=switch.name, uid=switch.uid, status=after, why=text.status_changed(phase, message))

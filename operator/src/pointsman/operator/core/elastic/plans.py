@@ -15,7 +15,8 @@ from pointsman.operator.core.actions import Action, SetPlanStatus
 from pointsman.operator.core.messages import outcomes
 from pointsman.operator.core.messages import plans as text
 from pointsman.operator.core.plan_limits import Steps, refused_gpus, refused_steps
-from pointsman.operator.core.plans import Gate, executes, gate, newest_of, report
+from pointsman.operator.core.plans import Gate, executes, gate, newest_of
+from pointsman.operator.core.report import report_plan
 from pointsman.operator.core.snapshot import Plan, Policy, Worker
 from pointsman.operator.core.unschedulable import given_up_at_s, pending_of_plan
 
@@ -54,20 +55,20 @@ def group_plan_actions(asked: Asked) -> Iterator[SetInstances | SetPlanStatus]:
     newest, older = newest_of(asked.plans)
     for plan, newer in older:
         message = text.newer(newer.name)
-        yield from report(plan, asked.now_s, PlanPhase.SUPERSEDED, PlanReason.NEWER_PLAN, message)
+        yield from report_plan(plan, asked.now_s, PlanPhase.SUPERSEDED, PlanReason.NEWER_PLAN, message)
     if newest is None or newest.spec.instances is None:
         return
     wanted = newest.spec.instances.replicas
     refused = _refusal(asked, newest, wanted)
     held = gate(newest, Gate(asked.plans, asked.policy, refused, asked.namespace, asked.now_s))
     if held is not None:
-        yield from report(newest, asked.now_s, *held)
+        yield from report_plan(newest, asked.now_s, *held)
         return
     spec, counts = asked.spec.instances, asked.counts
     if asked.set_by != newest.uid and spec.replicas != wanted:
         why = text.instances_scaled(newest.name, spec.replicas, wanted)
         yield SetInstances(replicas=wanted, before=spec.replicas, plan_uid=newest.uid, why=why)
-        yield from report(newest, asked.now_s, PlanPhase.EXECUTING, PlanReason.SCALING, why)
+        yield from report_plan(newest, asked.now_s, PlanPhase.EXECUTING, PlanReason.SCALING, why)
         return
     have = text.instance_progress(counts.ready, spec.replicas)
     pending = pending_instances(asked)
@@ -78,13 +79,13 @@ def group_plan_actions(asked: Asked) -> Iterator[SetInstances | SetPlanStatus]:
     others = sum(bool(each.unschedulable and each.active) for each in asked.instances) - len(pending)
     if newest.status.reason == PlanReason.UNSCHEDULABLE and asked.set_by == newest.uid and spec.replicas < wanted:
         # An operator that died between the number and this report gave instances up.
-        yield from report(
+        yield from report_plan(
             newest, asked.now_s, PlanPhase.FAILED, PlanReason.UNSCHEDULABLE, newest.status.message or have
         )
     elif counts.existing != spec.replicas or counts.ready + others < spec.replicas or counts.draining:
-        yield from report(newest, asked.now_s, PlanPhase.EXECUTING, PlanReason.SCALING, have)
+        yield from report_plan(newest, asked.now_s, PlanPhase.EXECUTING, PlanReason.SCALING, have)
     else:
-        yield from report(newest, asked.now_s, PlanPhase.COMPLETED, PlanReason.DONE, have)
+        yield from report_plan(newest, asked.now_s, PlanPhase.COMPLETED, PlanReason.DONE, have)
 
 
 def pending_instances(asked: Asked) -> list[Worker]:
@@ -114,10 +115,10 @@ def _give_up(plan: Plan, asked: Asked, less: int, have: str) -> Iterator[SetInst
     if plan.status.reason != PlanReason.UNSCHEDULABLE:
         first = next(each for each in asked.instances if _ordinal(each) == less)
         message = text.given_up(have, first.name, first.unschedulable)
-        yield from report(plan, asked.now_s, PlanPhase.EXECUTING, PlanReason.UNSCHEDULABLE, message)
+        yield from report_plan(plan, asked.now_s, PlanPhase.EXECUTING, PlanReason.UNSCHEDULABLE, message)
         return
     yield SetInstances(replicas=less, before=None, plan_uid=plan.uid, why=why)
-    yield from report(plan, asked.now_s, PlanPhase.FAILED, PlanReason.UNSCHEDULABLE, plan.status.message or why)
+    yield from report_plan(plan, asked.now_s, PlanPhase.FAILED, PlanReason.UNSCHEDULABLE, plan.status.message or why)
 
 
 def _ordinal(instance: Worker) -> int:
