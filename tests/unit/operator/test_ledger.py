@@ -101,6 +101,11 @@ EARLIER = {
 FULL = Ledger(copied_replicas=1, moved_by=("a", "b"), set_by="plan", before_plan=2, owned_replicas=4)
 
 
+def test_the_ledger_is_one_annotation() -> None:
+    noted = '{"beforePlan":2,"copiedReplicas":1,"movedBy":["a","b"],"ownedReplicas":4,"setBy":"plan"}'
+    assert ledger_annotations(FULL)[LEDGER_ANNOTATION] == noted
+
+
 def test_annotations_of_an_earlier_version_are_read_and_still_written() -> None:
     assert read_ledger(EARLIER) == FULL
     written = ledger_annotations(FULL)
@@ -126,7 +131,7 @@ def test_without_the_annotations_of_earlier_versions_the_ledger_is_all() -> None
     assert read_ledger({LEDGER_ANNOTATION: ledger_annotations(FULL)[LEDGER_ANNOTATION] or ""}) == FULL
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"copied_replicas": "x", "moved_by": 3, "external": 1}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"copiedReplicas": "x", "movedBy": 3, "external": 1}'])
 def test_a_ledger_that_somebody_broke_counts_as_none(text: str) -> None:
     assert read_ledger({LEDGER_ANNOTATION: text}) == Ledger()
     assert read_ledger({COPIED_REPLICAS_ANNOTATION: "x", LEDGER_ANNOTATION: text}) == Ledger()

@@ -24,7 +24,6 @@ from pointsman.api.protocol.names import (
     Role,
 )
 from pointsman.operator.core.install import Install
-from pointsman.operator.core.ledger import Ledger, ledger_annotations
 from pointsman.operator.core.naming import APPLIED_HASH_ANNOTATION, pool_name, secret_name
 from pointsman.operator.core.nats_logins import Login
 from pointsman.operator.core.revision import digest
@@ -133,8 +132,7 @@ def worker_pool(service: Service, role: Role, replicas: int | None = None) -> di
     copied = service.spec.pools.of(role).replicas
     replicas = copied if replicas is None else replicas
     meta = metadata(service, pool_name(service.name, role), role=role)
-    first = ledger_annotations(Ledger(copied_replicas=copied))
-    meta["annotations"] = {name: value for name, value in first.items() if value is not None}
+    meta["annotations"] = {COPIED_REPLICAS_ANNOTATION: str(copied)}  # the ledger comes with the first change
     return {
         "apiVersion": API_VERSION,
         "kind": "WorkerPool",

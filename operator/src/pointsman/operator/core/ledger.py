@@ -10,6 +10,8 @@ from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any, Final
 
+from pydantic.alias_generators import to_camel
+
 from pointsman.api.protocol.names import COPIED_REPLICAS_ANNOTATION, Role
 from pointsman.operator.core.messages import outcomes
 from pointsman.operator.core.naming import (
@@ -143,7 +145,7 @@ def read_ledger(annotations: Mapping[str, str]) -> Ledger:
 
 def ledger_annotations(ledger: Ledger) -> dict[str, str | None]:
     """What to write; None: no such annotation. One version longer with those that earlier versions read."""
-    noted = {each.name: getattr(ledger, each.name) for each in fields(ledger)}
+    noted = {to_camel(each.name): getattr(ledger, each.name) for each in fields(ledger)}
     known = {name: value for name, value in noted.items() if value is not None and value is not False and value != ()}
     owned = EXTERNAL if ledger.external else _text(ledger.owned_replicas)
     return {
@@ -173,12 +175,12 @@ def _parsed(text: str | None) -> Ledger:
         return Ledger()
     if not isinstance(noted, dict):
         return Ledger()
-    moved_by = noted.get("moved_by")
-    numbers = {name: noted.get(name) for name in ("copied_replicas", "before_plan", "owned_replicas")}
+    moved_by, set_by = noted.get("movedBy"), noted.get("setBy")
+    numbers = {name: noted.get(to_camel(name)) for name in ("copied_replicas", "before_plan", "owned_replicas")}
     return Ledger(
         **{name: value for name, value in numbers.items() if type(value) is int},
         moved_by=tuple(str(uid) for uid in moved_by) if isinstance(moved_by, list) else (),
-        set_by=noted["set_by"] if isinstance(noted.get("set_by"), str) else None,
+        set_by=set_by if isinstance(set_by, str) else None,
         external=noted.get("external") is True,
     )
 
