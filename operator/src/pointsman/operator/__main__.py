@@ -245,6 +245,7 @@ async def run(settings: OperatorSettings) -> int:
 
         async def stop_work() -> None:
             """Before the Lease is given back, so that no two ever write."""
+            life.stop()  # it was a signal, which kopf has taken over, if nothing else stopped us
             for each in (queue, policy_queue, group_queue):
                 each.close()
             await reconciler.stop()
@@ -256,7 +257,6 @@ async def run(settings: OperatorSettings) -> int:
             namespace=namespace,
             stop=life.stopping,
         )
-        life.stop()  # it was a signal, which kopf has taken over, if nothing else stopped us
     return life.status
 
 
