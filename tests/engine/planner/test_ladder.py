@@ -69,9 +69,7 @@ def policy(table: Table) -> dict[str, Any]:
         },
         "budget": {"maxGpus": 4},
         "metrics": {"intervalSeconds": 2, "staleAfterSeconds": 20},
-        # Longer prompts stay remote: beside them a decode worker would be too slow itself.
         "actions": {
-            "remotePrefill": {"maxThresholdTokens": 1024},
             "flowControl": {"enabled": False},
             "scaleIn": {"enabled": False},
         },

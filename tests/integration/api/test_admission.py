@@ -19,6 +19,8 @@ from pointsman.kube.errors import Invalid
 from pointsman.local.control_plane import ControlPlane
 
 Change = dict[str, Any]
+TESTS: Final = Path(__file__).parents[2]
+POLICIES_BEFORE: Final = json.loads((TESTS / "unit" / "api" / "policies_d8eedd12.json").read_text())
 CRDS: Final = sorted((Path(__file__).parents[3] / "crds").glob("*.yaml"))
 RESOURCES: Final = {
     resource.kind: resource
@@ -318,15 +320,18 @@ GOOD: dict[str, dict[str, Any]] = {
     "limits of workers": service(worker={"limits": {"maxConcurrentPrefills": 2, "leaseSeconds": 120}}),
     "a pool": pool(),
     "a service with a policy": service(policyRef={"name": "chat"}),
-    "a policy": policy(mode="Active", metrics={"source": "Direct", "intervalSeconds": 5}),
+    "a policy": policy(mode="Active", metrics={"intervalSeconds": 5}),
     "a policy with a Secret for its Prometheus": policy(
         metrics={
-            "source": "Prometheus",
             "prometheusUrl": "https://prometheus:9090",
             "prometheusSecretRef": {"name": "pointsman-prometheus"},
         }
     ),
     "a policy as earlier versions stored it": policy(forecast={"model": "Kalman", "seasonality": "None"}),
+    **{f"a policy of the version before: {name}": policy(**spec) for name, spec in POLICIES_BEFORE.items()},
+    "a Prometheus beside the source that was stored by default": policy(
+        metrics={"source": "Direct", "prometheusUrl": "http://prometheus:9090"}
+    ),
     "a policy with a table of its own": policy(performance={"configMap": {"name": "chat-table"}}),
     "a plan": plan(),
     "a plan of an earlier planner": plan(routing={"maxLocalPrefillTokens": 512, "maxPrefillQueueSize": 8}),
@@ -566,26 +571,17 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         policy(budget={"maxGpus": 2, "minGpus": 4}),
         ("spec.budget", "minGpus 4 is above maxGpus 2", "write minGpus <= maxGpus"),
     ),
-    "thresholds upside down": (
-        policy(actions={"remotePrefill": {"minThresholdTokens": 9000}}),
-        ("spec.actions.remotePrefill", "minThresholdTokens 9000 is above maxThresholdTokens 8192"),
-    ),
     "a Prometheus without its address": (
         policy(metrics={"source": "Prometheus"}),
-        ("spec.metrics", "source is Prometheus, prometheusUrl is missing", "write its address"),
-    ),
-    "an address that nobody reads": (
-        policy(metrics={"prometheusUrl": "http://prometheus:9090"}),
-        ("spec.metrics", "prometheusUrl is set, source is Direct", "write source: Prometheus"),
+        ("spec.metrics", "prometheusUrl is missing, source is Prometheus", "write the address"),
     ),
     "a Secret that nobody needs": (
         policy(metrics={"prometheusSecretRef": {"name": "pointsman-prometheus"}}),
-        ("spec.metrics", "prometheusSecretRef is set, source is Direct", "write source: Prometheus"),
+        ("spec.metrics", "prometheusUrl is missing, prometheusSecretRef is set", "write the address"),
     ),
     "a user twice": (
         policy(
             metrics={
-                "source": "Prometheus",
                 "prometheusUrl": "https://u:p@prometheus",
                 "prometheusSecretRef": {"name": "pointsman-prometheus"},
             }
@@ -593,7 +589,7 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("spec.metrics", "prometheusUrl has a user and prometheusSecretRef is set", "move user and password"),
     ),
     "an address that is none": (
-        policy(metrics={"source": "Prometheus", "prometheusUrl": "prometheus:9090"}),
+        policy(metrics={"prometheusUrl": "prometheus:9090"}),
         ("spec.metrics.prometheusUrl", "prometheus:9090"),
     ),
     "two performance tables": (

@@ -176,6 +176,18 @@ async def publishes(cluster: Cluster, numbers: RoutingNumbers) -> None:
     await eventually(in_force, f"{numbers} in force")
 
 
+async def until_accepted(cluster: Cluster, name: str, message: str) -> None:
+    """Wait until the condition Accepted of a policy's present spec has this message."""
+
+    def says() -> bool:
+        found = cluster.policies.get(name, cluster.namespace)
+        if found is None or found.status.observed_generation != found.metadata.generation:
+            return False
+        return [item.message for item in found.status.conditions if item.type == "Accepted"] == [message]
+
+    await cluster.until(cluster.policies, says, f"policy {name}: {message}")
+
+
 def reconciles(operator: OperatorProcess, outcome: str) -> float:
     """How many reconciles of services ended with this outcome."""
     samples = operator.samples("pointsman_operator_reconciles_total")
@@ -305,6 +317,72 @@ async def _upgrade_roll_back_and_upgrade(
     assert {**objects_of(control_plane, namespace, GROUP), budget: None} == {**group_objects, budget: None}
     await service_is_unchanged()
     operator_has_not_failed()
+
+
+POLICY: Final = {"objectives": {"ttftMs": 900, "tpotMs": 30}, "budget": {"maxGpus": 8}}
+SET: Final = {"actions": {"roleSwitch": {"minDwellSeconds": 5}}, "history": {"plans": 10}}
+EARLIER_WORDS: Final = "followed as it is written, in mode"
+
+
+@pytest.mark.parametrize("installation", [WITHOUT_ENCODE], indirect=True)
+async def test_removed_policy_fields_are_named_after_an_upgrade_and_a_rolled_back_operator_reads_what_was_written(
+    installation: Installation, cluster: Cluster
+) -> None:
+    async def write(name: str, **fields: Any) -> dict[str, Any]:
+        body = {"metadata": {"name": name}, "spec": {**POLICY, **fields}}
+        created: dict[str, Any] = await cluster.kube.create(resources.PLANNER_POLICIES, body, cluster.namespace)
+        return created
+
+    async def edit(name: str, **fields: Any) -> None:
+        await cluster.kube.patch(resources.PLANNER_POLICIES, name, cluster.namespace, {"spec": fields})
+
+    async def stored(name: str) -> dict[str, Any]:
+        found = await cluster.kube.get(resources.PLANNER_POLICIES, name, cluster.namespace)
+        spec: dict[str, Any] = found["spec"]
+        return spec
+
+    # the earlier version writes its defaults into each policy
+    for name, fields in (("defaults", {}), ("edited", SET)):
+        await write(name, **fields)
+        await until_accepted(cluster, name, f"{EARLIER_WORDS} Shadow")
+    assert (await stored("defaults"))["actions"]["roleSwitch"]["minDwellSeconds"] == 60
+
+    # this version names what somebody set, and its own policies have none of these fields
+    installation.release.upgrade(CHART, *EARLIER_REGISTRY)
+    cluster.operator = await asyncio.to_thread(installation.start, earlier=False)
+    ignored = "actions.roleSwitch.minDwellSeconds (5), history.plans (10)"
+    await until_accepted(
+        cluster, "edited", f"applied in mode Shadow, without fields that this version ignores: {ignored}"
+    )
+    await edit("defaults", mode="Approve")
+    await until_accepted(cluster, "defaults", "applied as written, in mode Approve")
+
+    async def only_fields_of_this_version_are_stored() -> bool:
+        # Again and again: the API server uses a replaced CRD a moment after it says so.
+        metrics = {"source": "Prometheus", "prometheusUrl": "http://prometheus:9090", "staleAfterSeconds": 70}
+        created = await write("new", metrics=metrics, forecast={"seasonality": "None"})
+        if "history" not in created["spec"] and "drainFirst" not in created["spec"]["actions"]["roleSwitch"]:
+            return True
+        await cluster.kube.delete(resources.PLANNER_POLICIES, "new", cluster.namespace)
+        return False
+
+    await eventually(only_fields_of_this_version_are_stored, "a policy without removed fields")
+    await until_accepted(cluster, "new", "applied as written, in mode Shadow")
+
+    # the earlier operator reads all of them, with its defaults where a field is missing
+    installation.release.helm("rollback", installation.release.name, "1")
+    cluster.operator = await asyncio.to_thread(installation.start, earlier=True)
+    await until_accepted(cluster, "edited", f"{EARLIER_WORDS} Shadow")
+    for name in ("defaults", "new"):
+        await edit(name, mode="Active")
+        await until_accepted(cluster, name, f"{EARLIER_WORDS} Active")
+
+    async def has_the_earlier_defaults() -> bool:
+        return (await stored("new")).get("history") == {"plans": 50}
+
+    await eventually(has_the_earlier_defaults, "the earlier defaults in the new policy")
+    assert (await stored("edited"))["actions"]["roleSwitch"]["minDwellSeconds"] == 5
+    assert "Unreadable" not in cluster.operator.log
 
 
 @pytest.mark.parametrize("installation", [WITHOUT_ENCODE], indirect=True)

@@ -31,8 +31,7 @@ CONTENT_TYPE = {"Content-Type": CONTENT_TYPE_LATEST}  # Prometheus reads nothing
 USER = "pointsman-planner-under-test"
 
 
-AT_ONCE = {
-    "roleSwitch": {"minDwellSeconds": 0, "oppositeAfterSeconds": 0},
+ONLY_SWITCHES = {
     "scaleOut": {"enabled": False},
     "scaleIn": {"enabled": False},
 }
@@ -121,7 +120,7 @@ class World:
         self._network = f"127.{77 + secrets.randbelow(30)}.{secrets.randbelow(250)}"
 
     async def policy(self, **fields: Any) -> None:
-        """The policy ``chat``: quick ticks, no dwell, unless told otherwise."""
+        """The policy ``chat``: quick ticks and no scaling, unless told otherwise."""
         body = {
             "apiVersion": names.API_VERSION,
             "kind": "PlannerPolicy",
@@ -131,7 +130,7 @@ class World:
                 "objectives": {"ttftMs": 1000, "tpotMs": 50},
                 "budget": {"maxGpus": 5},
                 "metrics": {"intervalSeconds": 0.3, "staleAfterSeconds": 5},
-                "actions": AT_ONCE,
+                "actions": ONLY_SWITCHES,
                 **fields,
             },
         }

@@ -12,7 +12,7 @@ from pointsman.gateway.metrics import GatewayMetrics, ImagePath
 from pointsman.workers.metrics import WorkerMetrics
 from waiting import eventually
 
-from .conftest import AT_ONCE, GatewayPage, World
+from .conftest import ONLY_SWITCHES, GatewayPage, World
 from .test_live_loop import LIGHT, explained
 
 IMAGES_EACH, IMAGE_S = 3, 0.1
@@ -41,7 +41,7 @@ async def images(gateway: GatewayMetrics, encoder: WorkerMetrics) -> None:
 async def test_images_that_wait_become_a_plan_for_more_encode_workers(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    actions = {**AT_ONCE, "scaleOut": {"leadSeconds": 2}, "roleSwitch": {"enabled": False}}
+    actions = {**ONLY_SWITCHES, "scaleOut": {"leadSeconds": 2}, "roleSwitch": {"enabled": False}}
     await world.policy(budget={"maxGpus": 16}, actions=actions)
     pools = {
         "prefill": {"replicas": 2, "maxReplicas": 2},

@@ -15,10 +15,11 @@ from pointsman.api.v1alpha1.plan import Plan, PlanPhase
 from pointsman.kube import resources
 from pointsman.planner.errors import ProfileError
 from pointsman.planner.explain import command as explain
+from pointsman.planner.plan_writer import KEPT_PLANS
 from pointsman.planner.profile.find import decode_worker
 from waiting import eventually
 
-from .conftest import AT_ONCE, World
+from .conftest import ONLY_SWITCHES, World
 
 SILENCE = Condition(
     type="PlannerHealthy",
@@ -92,7 +93,7 @@ async def test_what_is_not_there_or_not_planned_cannot_be_explained(
 
 
 async def test_shadow_writes_the_same_decision_once_not_every_tick(world: World) -> None:
-    await world.policy(mode="Shadow", actions=AT_ONCE)
+    await world.policy(mode="Shadow", actions=ONLY_SWITCHES)
     await world.service()
     world.planner.start()
     load = asyncio.create_task(world.load(**LONG))
@@ -113,7 +114,7 @@ async def test_shadow_writes_the_same_decision_once_not_every_tick(world: World)
 
 
 async def test_routing_numbers_become_no_plan_and_no_event_and_stay_in_shadow(world: World) -> None:
-    layout_stays = {**AT_ONCE, "roleSwitch": {"enabled": False}}
+    layout_stays = {**ONLY_SWITCHES, "roleSwitch": {"enabled": False}}
     await world.policy(mode="External", actions=layout_stays)
     await world.service()
     world.planner.start()
@@ -282,7 +283,7 @@ async def earlier_plan(world: World, sequence: int, phase: PlanPhase, *, asked: 
 
 
 async def test_planning_goes_on_while_a_plan_awaits_approval_and_a_stable_wish_is_written_once(world: World) -> None:
-    await world.policy(mode="Approve", actions=AT_ONCE)
+    await world.policy(mode="Approve", actions=ONLY_SWITCHES)
     await world.service()
     old = await earlier_plan(world, 1, PlanPhase.AWAITING_APPROVAL, asked=True)
     world.planner.start()
@@ -308,7 +309,7 @@ async def test_planning_goes_on_while_a_plan_awaits_approval_and_a_stable_wish_i
 
 async def test_a_plan_that_nobody_wants_any_more_is_withdrawn_while_it_awaits_approval(world: World) -> None:
     calm = {"scaleIn": {"stabilizationSeconds": 0, "enabled": False}, "scaleOut": {"leadSeconds": 1, "enabled": False}}
-    await world.policy(mode="Approve", actions={**AT_ONCE, **calm})
+    await world.policy(mode="Approve", actions={**ONLY_SWITCHES, **calm})
     await world.service()
     asked = await earlier_plan(world, 1, PlanPhase.AWAITING_APPROVAL, asked=True)
     world.planner.start()
@@ -329,27 +330,34 @@ async def test_a_plan_that_nobody_wants_any_more_is_withdrawn_while_it_awaits_ap
 
 
 async def test_ended_plans_beyond_the_history_are_deleted_and_those_that_wait_are_not(world: World) -> None:
-    await world.policy(history={"plans": 1})
+    await world.policy()
     await world.service()
     waiting = await earlier_plan(world, 1, PlanPhase.AWAITING_APPROVAL)
-    for sequence in (2, 3):
-        await earlier_plan(world, sequence, PlanPhase.COMPLETED)
-    newest = await earlier_plan(world, 4, PlanPhase.FAILED)
+    ended = [await earlier_plan(world, sequence, PlanPhase.COMPLETED) for sequence in range(2, KEPT_PLANS + 6)]
+    ended.append(await earlier_plan(world, KEPT_PLANS + 6, PlanPhase.FAILED))
     world.planner.start()
-    await world.until(lambda: [plan.metadata.name for plan in world.layouts()] == [waiting, newest], "two are left")
+    left = [waiting, *ended[-KEPT_PLANS:]]
+    await world.until(lambda: [plan.metadata.name for plan in world.layouts()] == left, "the newest are left")
 
 
 async def test_a_table_of_ones_own_is_read_from_its_config_map_and_a_bad_one_is_said(world: World) -> None:
     shipped = files("pointsman.planner") / "tables" / "Meta-Llama-3.1-8B__h100_sxm__vllm__tp1.json"
-    for name, text in (("bad", "{"), ("good", shipped.read_text())):
+    tables = {
+        "bad": {"table.json": "{", "notes": "mine"},
+        "two": {"a.json": "{", "b.json": "{"},
+        "good": {"llama.json": shipped.read_text()},
+    }
+    for name, data in tables.items():
         metadata = {"name": name, "namespace": world.namespace}
-        await world.kube.create(resources.CONFIG_MAPS, {"metadata": metadata, "data": {"table.json": text}})
+        await world.kube.create(resources.CONFIG_MAPS, {"metadata": metadata, "data": data})
     await world.policy(performance={"configMap": {"name": "bad"}})
     await world.service()
     world.planner.start()
     load = asyncio.create_task(world.load(**SHORT))
     try:
         await until_reason(world, "UnknownTable", "performance.configMap is 'bad', key 'table.json': it is no JSON")
+        await world.policy(performance={"configMap": {"name": "two"}})
+        await until_reason(world, "UnknownTable", "'two': it has a.json, b.json: name the table table.json")
         await world.policy(performance={"configMap": {"name": "good"}})
         await healthy(world, ConditionStatus.TRUE)
     finally:

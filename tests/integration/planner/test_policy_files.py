@@ -14,6 +14,7 @@ GOOD = HEAD + "spec:\n  objectives: {ttftMs: 1500, tpotMs: 40}\n  budget: {maxGp
 
 TAKEN = {
     "minimal": GOOD,
+    "fields of the version before": GOOD + "  actions: {roleSwitch: {minDwellSeconds: 5}}\n  history: {plans: 9}\n",
     "comments and empty documents": "# mine\n---\n---\n" + GOOD + "---\n",
     "a list": "apiVersion: v1\nkind: List\nitems:\n- " + GOOD.replace("\n", "\n  "),
     "null and empty fields": GOOD + "  actions:\n  forecast: null\n  metrics: {}\n",

@@ -26,7 +26,7 @@ from pointsman.planner.replay.trace_files import load_trace
 from pointsman.planner.season_history import with_history
 from waiting import eventually
 
-from .conftest import AT_ONCE, CONTENT_TYPE, Page, World
+from .conftest import CONTENT_TYPE, ONLY_SWITCHES, Page, World
 from .test_live_loop import LONG, health, healthy
 
 DEADLINE_S = 120.0
@@ -182,8 +182,8 @@ async def test_a_policy_with_prometheus_as_source_is_planned_and_its_silence_fre
     world: World, prometheus: PrometheusServer
 ) -> None:
     url = prometheus.url.replace("://", "://planner:s3cr3t@")
-    metrics = {"source": "Prometheus", "prometheusUrl": url, "intervalSeconds": 0.3, "staleAfterSeconds": 5}
-    denied = {**AT_ONCE, "roleSwitch": {"enabled": False}}
+    metrics = {"prometheusUrl": url, "intervalSeconds": 0.3, "staleAfterSeconds": 5}
+    denied = {**ONLY_SWITCHES, "roleSwitch": {"enabled": False}}
     await world.policy(metrics=metrics, actions=denied)
     await world.service()
     prometheus.scrape({name: world.address(name) for name in world.pages}, world.namespace)

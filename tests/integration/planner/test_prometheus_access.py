@@ -114,7 +114,7 @@ async def test_a_secret_is_read_in_the_policys_namespace_and_its_rotation_needs_
 ) -> None:
     secured.let_in("planner")
     metrics = {
-        "source": "Prometheus", "prometheusUrl": secured.url, "prometheusSecretRef": {"name": SECRET},
+        "prometheusUrl": secured.url, "prometheusSecretRef": {"name": SECRET},
         "intervalSeconds": 0.3, "staleAfterSeconds": 5,
     }  # fmt: skip
     await world.policy(metrics=metrics, mode="Shadow")
@@ -144,7 +144,7 @@ async def test_a_secret_is_read_in_the_policys_namespace_and_its_rotation_needs_
 async def test_a_secret_that_the_installation_did_not_name_cannot_be_read(
     world: World, secured: PrometheusServer
 ) -> None:
-    metrics = {"source": "Prometheus", "prometheusUrl": secured.url, "prometheusSecretRef": {"name": "hub-token"}}
+    metrics = {"prometheusUrl": secured.url, "prometheusSecretRef": {"name": "hub-token"}}
     await world.policy(metrics={**metrics, "intervalSeconds": 0.3, "staleAfterSeconds": 5})
     await world.service()
     world.planner.start()

@@ -18,6 +18,7 @@ from pointsman.api.v1alpha1.plan import PlanPhase
 from pointsman.kube import resources
 from pointsman.local.control_plane import ControlPlane
 from pointsman.planner.health import health_of
+from pointsman.planner.plan_writer import KEPT_PLANS
 from waiting import eventually
 
 from .conftest import World
@@ -40,7 +41,7 @@ async def test_the_planner_uses_every_right_it_is_granted_and_no_other(
 ) -> None:
     world.planner = ControlPlaneProcess("planner", account.kubeconfig, lease_seconds="9", **account.settings)
     since = audit_mark(control_plane)
-    await world.policy(history={"plans": 1})
+    await world.policy()
     await world.service()
     body = {
         "apiVersion": names.API_VERSION,
@@ -53,7 +54,6 @@ async def test_the_planner_uses_every_right_it_is_granted_and_no_other(
         },
     }
     metrics = {
-        "source": "Prometheus",
         "prometheusUrl": "http://127.0.0.1:9",
         "prometheusSecretRef": {"name": "pointsman-prometheus"},
     }
@@ -65,7 +65,7 @@ async def test_the_planner_uses_every_right_it_is_granted_and_no_other(
     }
     await world.kube.create(resources.PLANNER_POLICIES, policy)
     await world.kube.create(resources.ELASTIC_GROUPS, body)
-    outdated = [await earlier_plan(world, sequence, PlanPhase.COMPLETED) for sequence in (1, 2)]
+    outdated = [await earlier_plan(world, sequence, PlanPhase.COMPLETED) for sequence in range(1, KEPT_PLANS + 2)]
     world.planner.start()
     load = asyncio.create_task(world.load(**LONG))
 

@@ -11,6 +11,7 @@ from pointsman.local.errors import LocalError
 from pointsman.local.quickstart.examples import ExampleError, read_example
 from pointsman.local.quickstart.shift import LONG, SHORT, TURNS, Measured, read_policy, with_objectives
 from pointsman.local.traffic import Api, Prompt, Record
+from pointsman.serving.local_remote import DEFAULT_RULE
 
 CHAT_TEMPLATE_TOKENS = 24  # what the tiny model's template adds to a chat, rounded up
 MEASURED = Measured(long_ttft_ms=290.0, short_tpot_ms=25.0)
@@ -32,10 +33,10 @@ def test_the_policy_is_valid_active_and_lets_the_service_of_the_quick_start_have
         assert pools.decode.min_replicas <= turn.decode <= pools.decode.max_replicas
 
 
-def test_short_prompts_lie_below_every_threshold_and_long_ones_above() -> None:
-    thresholds = PlannerPolicy.model_validate(read_policy()).spec.actions.remote_prefill
-    assert SHORT.lengths[0].stop + CHAT_TEMPLATE_TOKENS <= thresholds.min_threshold_tokens
-    assert LONG.lengths[0].start > thresholds.max_threshold_tokens
+def test_short_prompts_lie_below_the_threshold_and_long_ones_above() -> None:
+    assert not PlannerPolicy.model_validate(read_policy()).spec.actions.remote_prefill.enabled, "nobody moves it"
+    threshold = DEFAULT_RULE.max_local_prefill_tokens
+    assert SHORT.lengths[0].stop + CHAT_TEMPLATE_TOKENS <= threshold < LONG.lengths[0].start
 
 
 def test_objectives_are_multiples_of_what_the_service_gives() -> None:

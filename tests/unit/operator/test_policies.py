@@ -77,6 +77,25 @@ def test_times_stay_where_nothing_flips_and_an_unchanged_status_is_equal() -> No
     assert [condition.last_transition_time for condition in used.conditions] == [NOW, LATER]
 
 
+def test_fields_that_this_version_ignores_are_named_where_somebody_set_them() -> None:
+    goals = {"objectives": {"ttftMs": 1000, "tpotMs": 50}, "budget": {"maxGpus": 8}}
+
+    def accepted(**fields: Any) -> tuple[str, str]:
+        written = PlannerPolicySpec.model_validate(goals | fields)
+        status = policy_status(written, {}, dropped=None, before=PlannerPolicyStatus(), generation=1, now=NOW)
+        return status.conditions[0].status, status.conditions[0].message
+
+    as_written = ("True", "applied as written, in mode Shadow")
+    defaults = {"actions": {"roleSwitch": {"minDwellSeconds": 60, "drainFirst": True}}, "history": {"plans": 50}}
+    assert accepted() == accepted(**defaults) == as_written
+    edited = {"actions": {"roleSwitch": {"minDwellSeconds": 5, "drainFirst": False}}, "history": {"plans": 50}}
+    assert accepted(**edited) == (
+        "True",
+        "applied in mode Shadow, without fields that this version ignores: actions.roleSwitch.drainFirst (false), "
+        "actions.roleSwitch.minDwellSeconds (5)",
+    )
+
+
 def stored(applied: str | None, **spec: Any) -> dict[str, Any]:
     """A policy as the API server has it, and what was applied last."""
     annotations = {} if applied is None else {LAST_APPLIED: applied}

@@ -466,7 +466,7 @@ def scraped(gateways: int, lost: Callable[[], str] = str) -> Callable[[str, floa
 async def test_requests_are_counted_once_however_many_gateways_prometheus_reads_one_after_the_other(
     gateways: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    metrics = {"source": "Prometheus", "prometheusUrl": "http://p:9090", "staleAfterSeconds": 40}
+    metrics = {"prometheusUrl": "http://p:9090", "staleAfterSeconds": 40}
     scenario = Scenario({"metrics": metrics}, gateways=gateways, vector=scraped(gateways))
     began_s = scenario.hands.now().timestamp()
     await scenario.run(monkeypatch, lambda: len(scenario.seen) > 20)
@@ -481,7 +481,7 @@ async def test_a_gateway_that_prometheus_cannot_read_freezes_nothing_before_its_
     def lost() -> str:
         return "g1" if len(scenario.seen) > 6 else ""
 
-    metrics = {"source": "Prometheus", "prometheusUrl": "http://p:9090", "staleAfterSeconds": 40}
+    metrics = {"prometheusUrl": "http://p:9090", "staleAfterSeconds": 40}
     scenario = Scenario({"metrics": metrics}, gateways=3, vector=scraped(3, lost))
     await scenario.run(monkeypatch, lambda: len(scenario.seen) > 8 and scenario.seen[-1].age_s > 40)
     old = [seen for seen in scenario.seen if seen.old_pages]
@@ -495,9 +495,9 @@ async def test_a_client_of_prometheus_is_closed_when_the_policy_names_another_on
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sources: list[dict[str, Any]] = [
-        *({"source": "Prometheus", "prometheusUrl": f"http://{name}", "staleAfterSeconds": 40} for name in "ab"),
-        {"source": "Direct"},
-        {"source": "Prometheus", "prometheusUrl": "http://c", "staleAfterSeconds": 40},
+        *({"prometheusUrl": f"http://{name}", "staleAfterSeconds": 40} for name in "ab"),
+        {},
+        {"prometheusUrl": "http://c", "staleAfterSeconds": 40},
     ]
     scenario = Scenario({"metrics": sources[0]}, vector=scraped(1))
 

@@ -96,7 +96,7 @@ async def test_an_address_that_is_not_allowed_is_not_asked_after_its_secret_coul
 
     server.router.add_route("*", "/{path:.*}", answer)
     async with TestServer(server) as internal:
-        metrics = {"source": "Prometheus", "prometheusUrl": str(internal.make_url("")), "staleAfterSeconds": 40}
+        metrics = {"prometheusUrl": str(internal.make_url("")), "staleAfterSeconds": 40}
         named = cast(PlannerPolicy, SimpleNamespace(spec=policy(metrics=metrics)))
         parts: Any = {"scraper": Scraper(1.0), "secrets": Secrets()}
         source = Source("", timeout_s=1.0, clock=SYSTEM_CLOCK, prometheus_urls=["https://prometheus.example"], **parts)

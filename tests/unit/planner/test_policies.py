@@ -29,20 +29,8 @@ def policy(**changes: Any) -> Policy:
         {"objectives": PLAIN["objectives"] | {"ttftMsPerPromptToken": 1}},
         *({"budget": b} for b in ({"maxGpus": 9}, {"maxGpus": 8, "minGpus": 2})),
         *({"metrics": m} for m in ({"intervalSeconds": 9}, {"staleAfterSeconds": 9})),
-        *(
-            {"actions": {"remotePrefill": a}}
-            for a in ({"enabled": False}, {"minThresholdTokens": 9}, {"maxThresholdTokens": 9}, {"maxQueueSize": 9})
-        ),
-        *(
-            {"actions": {"roleSwitch": a}}
-            for a in (
-                {"enabled": False},
-                {"minDwellSeconds": 9},
-                {"oppositeAfterSeconds": 9},
-                {"maxInTransitionPercent": 9},
-                {"maxPer10Minutes": 9},
-            )
-        ),
+        *({"actions": {"remotePrefill": a}} for a in ({"enabled": False}, {"maxQueueSize": 9})),
+        *({"actions": {"roleSwitch": a}} for a in ({"enabled": False}, {"maxInTransitionPercent": 9})),
         *({"actions": {"scaleOut": a}} for a in ({"enabled": False}, {"leadSeconds": 9})),
         {"forecast": {"seasonality": "None"}},
         *({"actions": {"scaleIn": a}} for a in ({"enabled": False}, {"stabilizationSeconds": 9})),

@@ -149,7 +149,12 @@ def test_promising_less_does_not_pass_the_gate(baseline: Path, tmp_path: Path) -
     [
         ("maxGpus: 16", "maxGpus: 2", 1, r"attainment fell from \d+\.\d+% to \d+\.\d+%\n  worse by more than 1\.00%"),
         ("minGpus: 2 ", "minGpus: 5 ", 0, r"GPU-hours rose from .*, for an attainment of .*\n  not worse by more"),
-        ("minDwellSeconds: 60 ", "minDwellSeconds: 45 ", 0, r"GPU-hours (\S+) → \1\n  not worse by more than 1\.00%"),
+        (
+            "stabilizationSeconds: 300",
+            "stabilizationSeconds: 310",
+            0,
+            r"GPU-hours (\S+) → \1\n  not worse by more than 1\.00%",
+        ),
     ],
     ids=["too small a budget", "dearer and better", "nothing that matters here"],
 )
@@ -315,7 +320,7 @@ def test_that_nobody_was_refused_is_said_where_it_is_so(
     assert next(remark for name, _, remark in rows if name == "held back") == said
 
 
-def test_the_engine_is_the_policys_unless_another_is_named(tmp_path: Path) -> None:
+def test_the_engine_is_vllm_unless_another_is_named_as_an_option(tmp_path: Path) -> None:
     named = tmp_path / "policy.yaml"
     named.write_text(POLICY.replace("gpu: h100_sxm", "gpu: h100_sxm, engine: sglang"))
 
@@ -324,8 +329,8 @@ def test_the_engine_is_the_policys_unless_another_is_named(tmp_path: Path) -> No
         assert run(named, *arguments, "--json", str(found), trace="steady:rate=1,duration_s=10") == 0
         return json.loads(found.read_text())["simulation"]["engine"]
 
-    assert simulated() == "sglang"
-    assert simulated("--engine", "vllm") == "vllm"
+    assert simulated() == "vllm", "the policy's field is ignored"
+    assert simulated("--engine", "sglang") == "sglang"
 
 
 def test_a_table_that_flags_make_and_that_is_not_shipped_is_refused_by_them(
@@ -335,6 +340,18 @@ def test_a_table_that_flags_make_and_that_is_not_shipped_is_refused_by_them(
     said = capsys.readouterr().err
     assert "--model, --gpu, --engine and --tp make 'Meta-Llama-3.1-70B h100_sxm vllm tp1': not shipped" in said
     assert "Meta-Llama-3.1-70B h100_sxm vllm tp4" in said
+
+
+def test_fields_of_the_version_before_are_ignored_and_named_and_make_no_sweep(
+    policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = tmp_path / "before.yaml"
+    before.write_text(policy.read_text().replace("{scaleIn", "{roleSwitch: {minDwellSeconds: 5}, scaleIn"))
+    assert run(before, "--first-seconds", "20") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "this version ignores fields of the policy: actions.roleSwitch.minDwellSeconds (5)" in said
+    assert run(policy, "--first-seconds", "20", "--sweep", "actions.roleSwitch.minDwellSeconds=60,5") == 2
+    assert "actions.roleSwitch.minDwellSeconds: this version ignores the field" in capsys.readouterr().err
 
 
 MINIMAL = "objectives: {ttftMs: 1500, tpotMs: 40}\nbudget: {maxGpus: 6}\n"

@@ -237,7 +237,7 @@ def test_a_sweep_on_a_narrow_terminal_is_folded_not_cut(folder: Path, narrow: py
     assert "…" not in said
     assert {"budget.maxGpus", "startup-seconds", "attainment", "reversals", "ms"} <= {*said.split()}
     assert max(map(len, said.splitlines())) <= 120  # one fold of a terminal of 80
-    long = ("actions.scaleIn.stabilizationSeconds", "actions.roleSwitch.oppositeAfterSeconds", "startup-seconds")
+    long = ("actions.scaleIn.stabilizationSeconds", "actions.roleSwitch.maxInTransitionPercent", "startup-seconds")
     assert command.main([*arguments, *(part for key in long for part in ("--sweep", f"{key}=60"))]) == 0
     said = narrow.readouterr().out
     assert "…" not in said

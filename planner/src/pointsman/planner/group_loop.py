@@ -268,7 +268,7 @@ class GroupPlanner:
             )
             kept.unsaved_plan = True
         elif not due:
-            await kept.plans.delete_outdated(policy.spec.history.plans)
+            await kept.plans.delete_outdated()
 
     async def _say_health(
         self,

@@ -346,7 +346,7 @@ class Planner:
         elif kept.unsaved_plan or now_s - kept.saved_s >= _save_after_s(kept):
             await self._save(key, service, kept, now_s)
         else:
-            await kept.plans.delete_outdated(policy.spec.history.plans)
+            await kept.plans.delete_outdated()
 
     async def _publish(
         self, key: ServiceKey, kept: _Planned, observed: Observation, decision: Decision, objectives: Objectives

@@ -10,10 +10,12 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, Final
 
 from pointsman.planner.core.engine.performance_model import Grid, GridModel
 from pointsman.planner.errors import UnknownTable
+
+ENGINE: Final = "vllm"  # what workers run
 
 
 @cache

@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 
 
 RESERVED_NUMBERS: Final = 10  # with each save: a plan needs none before it, and after a death no number is used twice
+KEPT_PLANS: Final = 50  # ended ones of a service
 DELETED_AT_ONCE: Final = 3
 
 
@@ -88,9 +89,9 @@ class PlanWriter:
         self._metrics.planned(of.namespace, of.name, spec.reason)
         self._events.record(of, f"Planned{spec.reason}", f"{name}: {spec.message}")
 
-    async def delete_outdated(self, kept: int) -> None:
+    async def delete_outdated(self) -> None:
         """Delete the oldest ended plans beyond the history. Raises KubeError."""
-        for old in plan_ledger.outdated(self._mirrored(), kept)[:DELETED_AT_ONCE]:
+        for old in plan_ledger.outdated(self._mirrored(), KEPT_PLANS)[:DELETED_AT_ONCE]:
             try:
                 await self._kube.delete(resources.PLANS, old.metadata.name, self._of.namespace, uid=old.metadata.uid)
             except NotFound:

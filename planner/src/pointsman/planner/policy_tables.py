@@ -8,12 +8,13 @@ from pointsman.kube import resources
 from pointsman.kube.client import Kube
 from pointsman.planner.core.engine.performance_model import GridModel
 from pointsman.planner.errors import TableError, UnknownTable
-from pointsman.planner.performance_tables import performance_table
+from pointsman.planner.performance_tables import ENGINE, performance_table
 from pointsman.planner.table_files import parse_table
 from pointsman.process.clock import SYSTEM_CLOCK, Clock
 
 LOOK_AGAIN_S: Final = 30.0  # a ConfigMap that was changed is used within this time
-_Key = tuple[str, str, str]
+TABLE_ENTRY: Final = "table.json"  # of a ConfigMap with several
+_Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +39,13 @@ class PolicyTables:
         if performance.table is not None:
             table = performance.table
             try:
-                return performance_table(table.model, table.gpu, table.engine, table.tp), None
+                return performance_table(table.model, table.gpu, ENGINE, table.tp), None
             except UnknownTable as error:
                 return None, str(error)
         if performance.config_map is None:
             return None, None
         named = performance.config_map
-        key = (policy.metadata.namespace, named.name, named.key)
+        key = (policy.metadata.namespace, named.name)
         known = self._known.get(key)
         now_s = self._clock.monotonic_s()
         if known is None or now_s - known.read_s >= LOOK_AGAIN_S:
@@ -52,15 +53,18 @@ class PolicyTables:
         return known.base, known.problem
 
     async def _read(self, key: _Key, now_s: float, before: _Known | None) -> _Known:
-        namespace, name, entry = key
-        where = f"performance.configMap is '{name}', key '{entry}'"
+        namespace, name = key
+        where = f"performance.configMap is '{name}'"
         found = await self._kube.find(resources.CONFIG_MAPS, name, namespace)
         if found is None:
             return _Known(now_s, None, None, f"{where}: there is no such ConfigMap in namespace '{namespace}'")
         data: dict[str, str] = found.get("data") or {}
+        entry = next(iter(data)) if len(data) == 1 else TABLE_ENTRY
         text = data.get(entry)
         if text is None:
-            return _Known(now_s, None, None, f"{where}: it has {', '.join(sorted(data)) or 'no entry'}")
+            has = f"it has {', '.join(sorted(data))}: name the table {TABLE_ENTRY}" if data else "it has no entry"
+            return _Known(now_s, None, None, f"{where}: {has}")
+        where = f"{where}, key '{entry}'"
         if before is not None and before.text == text:
             return _Known(now_s, text, before.base, before.problem)
         try:

@@ -1,8 +1,8 @@
-"""Reading pods by the source that the policy names: their own /metrics, or a Prometheus that scrapes them."""
+"""Reading pods: their own /metrics, or the Prometheus that the policy names."""
 
 from collections.abc import Collection, Mapping, Sequence
 
-from pointsman.api.v1alpha1.plannerpolicy import MetricsSource, PlannerPolicy
+from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
 from pointsman.planner.cluster import Target
 from pointsman.planner.core.metrics.observe import Reading
 from pointsman.planner.errors import PrometheusFailed
@@ -42,13 +42,13 @@ class Source:
     ) -> Scraper | PrometheusReadings:
         """Look at the pods; ``targets`` by name."""
         metrics = policy.spec.metrics
-        if metrics.source is MetricsSource.DIRECT:
+        url = metrics.prometheus_url
+        if url is None:
             self.close()
             self._scraper.keep(set(targets), self._prefix)
             await self._scraper.scrape({name: target.url for name, target in targets.items()})
             return self._scraper
         self._scraper.keep(set(), self._prefix)
-        url = str(metrics.prometheus_url)
         try:
             access = await self._secrets.access(namespace, metrics)
             readings = self._prometheus

@@ -8,6 +8,7 @@ from pointsman.api.schema.manifest import crd
 from pointsman.api.schema.rules import VALIDATIONS
 from pointsman.api.schema.structural import INT_OR_STRING, walk
 from pointsman.api.v1alpha1.conditions import ConditionType, Reason
+from pointsman.api.v1alpha1.removed import IGNORED
 from pointsman.api.v1alpha1.resource import Resource
 
 _HEADER = f"""# API reference: {API_VERSION}
@@ -43,7 +44,11 @@ def _kind(kind: type[Resource]) -> str:
 
 
 def _fields(schema: Mapping[str, Any], path: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
-    return [(where, below) for where, below in walk(schema, path) if where != path and not where.endswith("]")]
+    return [
+        (where, below)
+        for where, below in walk(schema, path)
+        if where != path and not where.endswith("]") and not below.get("description", "").startswith(IGNORED)
+    ]
 
 
 def _row(path: str, schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:

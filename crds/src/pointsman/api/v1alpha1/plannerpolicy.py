@@ -6,12 +6,13 @@ Starting values of the constants: Pointsman's planner specification, see the fie
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
 from pointsman.api.schema.rules import LIST_BY_TYPE, Rule, extra
 from pointsman.api.v1alpha1.conditions import Condition
+from pointsman.api.v1alpha1.removed import Removed, ignored
 from pointsman.api.v1alpha1.resource import ApiModel, Column, Kind, LocalReference, Resource
 from pointsman.api.v1alpha1.strict import parse_strictly
 
@@ -64,28 +65,19 @@ class RemotePrefillAction(ApiModel):
     """Moving the threshold below which a decode worker computes a prompt itself."""
 
     enabled: bool = Field(default=True, description="Whether the planner may change the threshold.")
-    min_threshold_tokens: int = Field(default=0, ge=0, le=1_000_000, description="Lowest threshold, tokens.")
-    max_threshold_tokens: int = Field(default=8192, ge=0, le=1_000_000, description="Highest threshold, tokens.")
-    max_queue_size: int = Field(default=32, ge=1, le=100_000, description="Most requests queued for prefill.")
-
-    @model_validator(mode="after")
-    def _ordered(self) -> "RemotePrefillAction":
-        if self.min_threshold_tokens > self.max_threshold_tokens:
-            raise ValueError(
-                f"minThresholdTokens {self.min_threshold_tokens} is above maxThresholdTokens "
-                f"{self.max_threshold_tokens}; write minThresholdTokens <= maxThresholdTokens"
-            )
-        return self
-
-    model_config = ConfigDict(
-        json_schema_extra=extra(
-            Rule(
-                "self.minThresholdTokens <= self.maxThresholdTokens",
-                "minThresholdTokens {self.minThresholdTokens} is above maxThresholdTokens {self.maxThresholdTokens}; "
-                "write minThresholdTokens <= maxThresholdTokens",
-            )
-        )
+    min_threshold_tokens: Annotated[int | None, Removed(0)] = Field(
+        default=None, ge=0, le=1_000_000, description=ignored("the planner chooses the threshold from measured load.")
     )
+    max_threshold_tokens: Annotated[int | None, Removed(8192)] = Field(
+        default=None,
+        ge=0,
+        le=1_000_000,
+        description=ignored(
+            "the planner lowers the threshold when decode workers have no room for local prefills. Set enabled to "
+            "false to keep the threshold."
+        ),
+    )
+    max_queue_size: int = Field(default=32, ge=1, le=100_000, description="Most requests queued for prefill.")
 
 
 class FlowControlAction(ApiModel):
@@ -105,18 +97,18 @@ class RoleSwitchAction(ApiModel):
 
     enabled: bool = Field(default=True, description="Whether the planner may switch roles.")
     needs_approval: bool = Field(default=False, description="Whether each action needs an approval.")
-    drain_first: bool = Field(
-        default=True,
-        description="Whether streams of the old role finish before the worker accepts requests in its new role.",
+    drain_first: Annotated[bool | None, Removed(True)] = Field(
+        default=None,
+        description=ignored("the planner always drains first. A RoleSwitch can still set drainFirst to false."),
     )
-    min_dwell_seconds: float = Field(
-        default=60, ge=0, le=86_400, description="Shortest time between two role switches of one worker."
+    min_dwell_seconds: Annotated[float | None, Removed(60)] = Field(
+        default=None, ge=0, le=86_400, description=ignored("a worker keeps a new role for 60 seconds.")
     )
-    opposite_after_seconds: float = Field(
-        default=30,
+    opposite_after_seconds: Annotated[float | None, Removed(30)] = Field(
+        default=None,
         ge=0,
         le=86_400,
-        description="Shortest time between a switch and a switch in the opposite direction.",
+        description=ignored("a switch in the opposite direction waits 30 seconds."),
     )
     max_in_transition_percent: int = Field(
         default=20,
@@ -127,8 +119,12 @@ class RoleSwitchAction(ApiModel):
             "percent, rounded up."
         ),
     )
-    max_per_10_minutes: int = Field(
-        default=6, ge=1, le=1000, alias="maxPer10Minutes", description="Most switches in ten minutes."
+    max_per_10_minutes: Annotated[int | None, Removed(6)] = Field(
+        default=None,
+        ge=1,
+        le=1000,
+        alias="maxPer10Minutes",
+        description=ignored("in ten minutes each worker may switch twice, and the service at least six times."),
     )
 
 
@@ -200,8 +196,8 @@ class Seasonality(StrEnum):
 class Forecast(ApiModel):
     """How the load of the next minutes is foreseen."""
 
-    model: Literal["Kalman"] = Field(
-        default="Kalman", description="Forecast model: local linear trend of the arrival counts."
+    model: Annotated[Literal["Kalman"] | None, Removed("Kalman")] = Field(
+        default=None, description=ignored("there is one forecast model.")
     )
     seasonality: Seasonality = Field(
         default=Seasonality.AUTO,
@@ -217,15 +213,26 @@ class PerformanceTable(ApiModel):
 
     model: str = Field(min_length=1, max_length=256, description="Model name on the hub.")
     gpu: str = Field(min_length=1, max_length=64, description="GPU, e.g. h100_sxm.")
-    engine: str = Field(default="vllm", min_length=1, max_length=64, description="Inference engine.")
+    engine: Annotated[str | None, Removed("vllm")] = Field(
+        default=None, min_length=1, max_length=64, description=ignored("workers run vLLM, so its table is used.")
+    )
     tp: int = Field(default=1, ge=1, le=64, description="Tensor-parallel size.")
 
 
 class TableConfigMap(ApiModel):
     """A performance table of one's own, as ``pointsman profile`` writes it."""
 
-    name: str = Field(min_length=1, max_length=253, description="ConfigMap in the policy's namespace.")
-    key: str = Field(default="table.json", min_length=1, max_length=253, description="Key in the ConfigMap.")
+    name: str = Field(
+        min_length=1,
+        max_length=253,
+        description="ConfigMap in the policy's namespace. Its only entry, or table.json, is the table.",
+    )
+    key: Annotated[str | None, Removed("table.json")] = Field(
+        default=None,
+        min_length=1,
+        max_length=253,
+        description=ignored("the only entry of the ConfigMap is read, or table.json if there are several."),
+    )
 
 
 class Performance(ApiModel):
@@ -265,19 +272,18 @@ class PrometheusSecretReference(LocalReference):
 class Metrics(ApiModel):
     """Where observations come from, and when they are too old."""
 
-    source: MetricsSource = Field(
-        default=MetricsSource.DIRECT,
-        description=(
-            "Direct: scraped from workers and gateways. Prometheus: queried at prometheusUrl, whose series "
-            "need the labels namespace and pod."
-        ),
+    source: Annotated[MetricsSource | None, Removed(*MetricsSource)] = Field(
+        default=None, description=ignored("Prometheus is queried if prometheusUrl is set.")
     )
     prometheus_url: str | None = Field(
         default=None,
         min_length=1,
         max_length=2048,
         pattern="^https?://[^ /?#]+[^ ?#]*$",
-        description="Base address of the Prometheus HTTP API, e.g. http://prometheus.monitoring.svc:9090.",
+        description=(
+            "Base address of the Prometheus HTTP API, e.g. http://prometheus.monitoring.svc:9090. Its series need the "
+            "labels namespace and pod. Unset: workers and gateways are scraped."
+        ),
     )
     prometheus_secret_ref: PrometheusSecretReference | None = Field(
         default=None,
@@ -298,13 +304,11 @@ class Metrics(ApiModel):
     )
 
     @model_validator(mode="after")
-    def _source_has_its_address(self) -> "Metrics":
+    def _is_complete(self) -> "Metrics":
         if self.source is MetricsSource.PROMETHEUS and self.prometheus_url is None:
-            raise ValueError("source is Prometheus, prometheusUrl is missing; write its address")
-        if self.source is MetricsSource.DIRECT and self.prometheus_url is not None:
-            raise ValueError("prometheusUrl is set, source is Direct; write source: Prometheus or leave it out")
+            raise ValueError("prometheusUrl is missing, source is Prometheus; write the address")
         if self.prometheus_secret_ref is not None and self.prometheus_url is None:
-            raise ValueError("prometheusSecretRef is set, source is Direct; write source: Prometheus or leave it out")
+            raise ValueError("prometheusUrl is missing, prometheusSecretRef is set; write the address")
         if self.prometheus_secret_ref is not None and re.match(_URL_WITH_USER, self.prometheus_url or ""):
             raise ValueError(
                 "prometheusUrl has a user and prometheusSecretRef is set; move user and password to the Secret"
@@ -314,16 +318,12 @@ class Metrics(ApiModel):
     model_config = ConfigDict(
         json_schema_extra=extra(
             Rule(
-                "self.source != 'Prometheus' || has(self.prometheusUrl)",
-                "source is Prometheus, prometheusUrl is missing; write its address",
+                "!has(self.source) || self.source != 'Prometheus' || has(self.prometheusUrl)",
+                "prometheusUrl is missing, source is Prometheus; write the address",
             ),
             Rule(
-                "self.source != 'Direct' || !has(self.prometheusUrl)",
-                "prometheusUrl is set, source is Direct; write source: Prometheus or leave it out",
-            ),
-            Rule(
-                "!has(self.prometheusSecretRef) || self.source == 'Prometheus'",
-                "prometheusSecretRef is set, source is Direct; write source: Prometheus or leave it out",
+                "!has(self.prometheusSecretRef) || has(self.prometheusUrl)",
+                "prometheusUrl is missing, prometheusSecretRef is set; write the address",
             ),
             Rule(
                 f"!has(self.prometheusSecretRef) || !has(self.prometheusUrl) || "
@@ -345,7 +345,9 @@ class Approvals(ApiModel):
 class History(ApiModel):
     """How many ended plans are kept."""
 
-    plans: int = Field(default=50, ge=1, le=1000, description="Number of ended plans that are kept.")
+    plans: Annotated[int | None, Removed(50)] = Field(
+        default=None, ge=1, le=1000, description=ignored("the last 50 ended plans are kept.")
+    )
 
 
 class PlannerPolicySpec(ApiModel):
@@ -365,7 +367,7 @@ class PlannerPolicySpec(ApiModel):
     performance: Performance = Field(default=Performance(), description="Initial performance model.")
     metrics: Metrics = Field(default=Metrics(), description="Source of metrics.")
     approvals: Approvals = Field(default=Approvals(), description="Plans that await approval.")
-    history: History = Field(default=History(), description="How many ended plans are kept.")
+    history: History | None = Field(default=None, description=ignored("it has no field that is used."))
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> "PlannerPolicySpec":

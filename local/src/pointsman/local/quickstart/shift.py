@@ -27,7 +27,7 @@ from pointsman.local.quickstart.waiting import wait_until
 from pointsman.local.traffic import Endpoint, Mix, Record, closed_loop, percentile, prompts, running_load
 
 POLICY: Final = EXAMPLE.with_name("quickstart-policy.yaml")
-# Below the lowest and above the highest threshold of the policy.
+# Below and above the threshold, which stays as it is (512 tokens).
 SHORT: Final = Mix(lengths=(range(300, 480),), max_tokens=range(12, 25))
 LONG: Final = Mix(lengths=(range(1_200, 1_800),), max_tokens=range(4, 9))
 SHIFT_CLIENTS: Final = 8
@@ -115,9 +115,9 @@ def with_objectives(policy: Mapping[str, Any], objectives: Mapping[str, float]) 
 
 
 def with_prometheus(policy: Mapping[str, Any], url: str) -> dict[str, Any]:
-    """``policy`` with a Prometheus as its source of metrics, instead of scraping workers and gateways itself."""
+    """``policy`` with a Prometheus that is queried instead of scraping workers and gateways."""
     changed = deepcopy(dict(policy))
-    changed["spec"].setdefault("metrics", {}).update(source="Prometheus", prometheusUrl=url)
+    changed["spec"].setdefault("metrics", {})["prometheusUrl"] = url
     return changed
 
 

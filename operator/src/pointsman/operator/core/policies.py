@@ -7,6 +7,7 @@ from pointsman.api.v1alpha1.conditions import ConditionStatus, Reason, with_cond
 from pointsman.api.v1alpha1.elasticgroup import ElasticGroupSpec
 from pointsman.api.v1alpha1.llmservice import LLMServiceSpec, Routing, RoutingObjectives
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec, PlannerPolicyStatus, PolicyConditionType
+from pointsman.api.v1alpha1.removed import removed_fields
 from pointsman.operator.core.desired import budgeted_gpus
 from pointsman.operator.core.messages import status as text
 from pointsman.operator.core.snapshot import Policy
@@ -70,7 +71,7 @@ def policy_status(
     if dropped is not None:
         refused.append((Reason.UNKNOWN_FIELD, dropped))
     reason = refused[0][0] if refused else Reason.ACCEPTED
-    sentence = "; ".join(message for _, message in refused) or text.policy_accepted(policy.mode)
+    sentence = "; ".join(message for _, message in refused) or text.policy_accepted(policy.mode, removed_fields(policy))
     said = [
         (PolicyConditionType.ACCEPTED, not refused, reason, sentence),
         (

@@ -199,7 +199,6 @@ def plan_manifest(
             "switches": [{"from": s.source.value, "to": s.target.value, "count": s.count} for s in decision.switches],
             "changesLayout": decision.changes_pools,
             "withdraws": awaiting if decision.withdraws else "",
-            "drainFirst": policy.actions.role_switch.drain_first,
             **_shown(decision, layout, awaiting, encode_gpus),
             "reason": decision.reason.value,
             "message": decision.message[:_MESSAGE_LIMIT],

@@ -258,7 +258,8 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Everything ``decide`` may and must respect. Defaults are those of the custom resource."""
+    """Everything ``decide`` may and must respect. Defaults are those of the custom resource, or the planner's own where
+    it has no such field."""
 
     mode: Mode = Mode.SHADOW
     objectives: Objectives = Objectives()

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from pointsman.api.protocol.names import API_VERSION
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
+from pointsman.api.v1alpha1.removed import removed_fields
 from pointsman.api.v1alpha1.strict import StrictError
 from pointsman.planner.errors import PolicyFileError
 from pointsman.planner.replay.kubernetes_yaml import (
@@ -46,7 +47,10 @@ class PolicyFile:
             place[last] = read_value(value)
         except Unreadable as error:
             raise PolicyFileError(f"{self.path}: {key}: '{value}': {error}") from None
-        return PolicyFile(self.path, self.name, document, _parse(self.path, document))
+        spec = _parse(self.path, document)
+        if removed_fields(spec) != removed_fields(self.spec):
+            raise PolicyFileError(f"{self.path}: {key}: this version ignores the field")
+        return PolicyFile(self.path, self.name, document, spec)
 
 
 def load_policy(path: Path) -> PolicyFile:

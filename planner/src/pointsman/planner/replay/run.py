@@ -10,10 +10,11 @@ from typing import Any, Final
 import yaml
 
 from pointsman.api.v1alpha1.plannerpolicy import Mode, PerformanceTable, PlannerPolicySpec
+from pointsman.api.v1alpha1.removed import removed_fields
 from pointsman.planner.core.types import Bounds, Policy
 from pointsman.planner.core.unreachable_objectives import out_of_reach
 from pointsman.planner.errors import ReplayError, TraceError, UnknownTable
-from pointsman.planner.performance_tables import table_names
+from pointsman.planner.performance_tables import ENGINE, table_names
 from pointsman.planner.policies import planner_policy
 from pointsman.planner.replay import summary
 from pointsman.planner.replay.generators import described, generate, named_shape
@@ -44,7 +45,7 @@ from pointsman.planner.table_files import read_table
 
 COMPOSED_FACTORS: Final = (1.15, 1.2)  # shipped tables are composed from kernels' times, and optimistic
 MEASURED_FACTORS: Final = (1.0, 1.0)
-DEFAULT_TABLE: Final = PerformanceTable(model="meta-llama/Meta-Llama-3.1-8B", gpu="h100_sxm", engine="vllm", tp=1)
+DEFAULT_TABLE: Final = PerformanceTable(model="meta-llama/Meta-Llama-3.1-8B", gpu="h100_sxm", tp=1)
 """The engine of a replay whose policy and options name none."""
 PLAN_ENCODE: Final = ("pointsman", "static")
 """Planners that may be given an encode pool: the others are as published, for two pools."""
@@ -144,13 +145,19 @@ def _replay(
             **({"images": int(load.trace.images.sum())} if load.trace.images is not None else {}),
             "duration_s": round(load.trace.duration_s, 3),
             "digest": digest,
-            "notes": [*load.notes, *assumed],
+            "notes": [*load.notes, *_ignored(policy.spec), *assumed],
         },
         policy={"name": policy.name, "text": _text(policy), "spec": policy.spec.model_dump(by_alias=True, mode="json")},
         simulation={**described, "planner": options.planner},
         command=command,
     )
     return Replay(result, digest, described, document)
+
+
+def _ignored(spec: PlannerPolicySpec) -> list[str]:
+    """Fields of the version before that were set, as a cluster reports them in the condition Accepted."""
+    fields = removed_fields(spec)
+    return [f"this version ignores fields of the policy: {', '.join(fields)}"] if fields else []
 
 
 def _missed(result: Result) -> list[str]:
@@ -168,7 +175,7 @@ def _assumed_engine(options: Options, spec: PlannerPolicySpec) -> list[str]:
     table = DEFAULT_TABLE
     return [
         f"the policy has no performance.table: the engine is assumed to be {table.model} on {table.gpu} "
-        f"({table.engine}, TP {table.tp}); --model and --gpu, or --table, choose another"
+        f"({ENGINE}, TP {table.tp}); --model and --gpu, or --table, choose another"
     ]
 
 
@@ -290,7 +297,7 @@ def _engine(options: Options, spec: PlannerPolicySpec) -> _Chosen:
             f"{missing} {verb} needed, or --table: the policy names no performance.table; "
             f"shipped are {', '.join(_matching(options))}"
         )
-    engine = options.engine or (table.engine if table else "vllm")
+    engine = options.engine or ENGINE
     tp = options.tp or (table.tp if table else 1)
     try:
         shipped = shipped_engine(model, gpu, engine, tp)

@@ -305,8 +305,10 @@ def budget_too_large(minimum: int, name: str, possible: int, fields: Sequence[st
     )
 
 
-def policy_accepted(mode: str) -> str:
-    return f"applied as written, in mode {mode}"
+def policy_accepted(mode: str, ignored: Sequence[str]) -> str:
+    if not ignored:
+        return f"applied as written, in mode {mode}"
+    return f"applied in mode {mode}, without fields that this version ignores: {', '.join(ignored)}"
 
 
 def policy_in_use(names: Sequence[str]) -> str:
