@@ -18,6 +18,8 @@ from .conftest import Cluster
 from .test_kill_points import operator, proxy  # noqa: F401  the operator reaches the API server through this proxy
 from .test_plans import layout, plan, policy, scale
 
+_KINDS = ("/plans", "/roleswitches")
+
 
 async def _plan_of_another(cluster: Cluster, number: int) -> None:
     """A plan that waits for a person, of a service that is not there."""
@@ -59,12 +61,12 @@ async def test_a_switch_and_a_plan_that_run_are_read_by_their_names(
         worker.in_flight = 0
     await cluster.until_plan(PlanPhase.COMPLETED, name)
     await cluster.until_layout(2, 2)
-    read = [
-        r for r in proxy.requests if r.method == "GET" and not r.watch and r.path.endswith(("/plans", "/roleswitches"))
-    ]
+    read = [r for r in proxy.requests if r.method == "GET" and not r.watch and r.path.endswith(_KINDS)]
     assert len(read) > 10
-    whole = [request for request in read if "metadata.name" not in request.query]
-    assert len(whole) <= 4, "a list of all is read only while a switch that was just made is not in the mirror yet"
+    by_name = {kind: ["metadata.name" in r.query for r in read if r.path.endswith(kind)] for kind in _KINDS}
+    assert all(by_name["/plans"])
+    until_mirrored = by_name["/roleswitches"].index(True)
+    assert all(by_name["/roleswitches"][until_mirrored:]), "all are read only while one just made is not mirrored yet"
     ended = [request for request in read if "other-" in request.query]
     assert ended == [], "another service's plans are not read for this one"
     assert Role.PREFILL in await cluster.books()
