@@ -15,11 +15,11 @@ def _iterations(phase: str) -> tuple[Query, ...]:
 
 
 SERVED = Row(
-    "Are requests answered?",
+    "Requests",
     (
         Panel(
             "Conditions of the group",
-            "The conditions of the ElasticGroup and their reasons. docs/use/elastic.md says what to do for each.",
+            "Conditions of the ElasticGroup and their reasons. docs/use/elastic.md has a remedy for each.",
             "none",
             (
                 Query(
@@ -51,7 +51,7 @@ SERVED = Row(
 )
 
 LATENCY = Row(
-    "How fast are they?",
+    "Latency",
     (
         Panel(
             "TTFT",
@@ -75,7 +75,7 @@ LATENCY = Row(
 )
 
 INSTANCES = Row(
-    "How many instances serve?",
+    "Instances",
     (
         Panel(
             "Instances",
@@ -112,7 +112,7 @@ INSTANCES = Row(
 )
 
 DEGREES = Row(
-    "How do the instances work together?",
+    "Parallelism",
     (
         Panel(
             "Prefill iterations by degree",
@@ -144,12 +144,14 @@ DEGREES = Row(
 )
 
 OVERHEAD = Row(
-    "What is moved or computed again?",
+    "Moved KV and recomputation",
     (
         Panel(
             "Moved KV",
-            "Bytes per second of KV that instances sent to others, beyond what attention needs. drain: an instance "
-            "left. vacate: the manager made room for a prompt. scale_down, scale_up: must not be there.",
+            (
+                "KV sent between instances in addition to attention, in bytes per second. drain: an instance "
+                "drained. vacate: the manager freed slots for a prompt. scale_down, scale_up: must be 0."
+            ),
             "Bps",
             (Query(f"{rate('pointsman_elastic_moved_bytes_total', by='reason')} > 0", "{{reason}}"),),
             Kind.STACKED,
@@ -165,7 +167,7 @@ OVERHEAD = Row(
         ),
         Panel(
             "Time to plan a round",
-            "Free instances wait while the manager plans what they compute next.",
+            "Free instances wait while the manager plans their next iteration.",
             "s",
             _quantiles("pointsman_elastic_round_seconds", 0.5, 0.99),
         ),
@@ -186,7 +188,7 @@ MARKS = (
 ELASTIC = Dashboard(
     uid="pointsman-elastic",
     title="Pointsman elastic group",
-    description="One ElasticGroup, from the answers that its clients get to the iterations of its instances.",
+    description="One ElasticGroup, from the answers to its clients down to the iterations of its instances.",
     variables=(
         Variable("namespace", "Namespace", "label_values(pointsman_elastic_instances, namespace)"),
         Variable(

@@ -42,8 +42,10 @@ SERVICES = Row(
         ),
         Panel(
             "Planned",
-            "Services with a policy, by the condition PlannerHealthy and its reason. docs/operate/operations.md says "
-            "what to do for each.",
+            (
+                "Services with a policy, by the condition PlannerHealthy and its reason. "
+                "docs/operate/operations.md has a remedy for each."
+            ),
             "short",
             (
                 Query("count by (reason) (pointsman_planner_healthy{} == 1)", "True: {{reason}}"),
@@ -53,8 +55,10 @@ SERVICES = Row(
         ),
         Panel(
             "Leaders",
-            "One operator and one planner lead; further ones stand by. 0 for longer than a Lease (15 s): see the "
-            "logs of all of them.",
+            (
+                "One operator and one planner are leaders; further ones stand by. 0 for longer than a Lease (15 "
+                "s): see their logs."
+            ),
             "short",
             (
                 Query("sum (pointsman_operator_leader{})", "operator"),
@@ -68,9 +72,11 @@ PLANNER = Row(
     "Planner",
     (
         Panel(
-            "Age of what is seen",
-            "Of the oldest page of a gateway and of a worker that serves, by service. Where a gateway's, or those of "
-            "half of the workers, are beyond the policy's metrics.staleAfterSeconds, nothing is decided.",
+            "Age of metrics",
+            (
+                "Age of the oldest page of a gateway and of a serving worker, by service. No decision is made if "
+                "a gateway or half of the workers exceed metrics.staleAfterSeconds."
+            ),
             "s",
             (
                 Query(
@@ -80,15 +86,17 @@ PLANNER = Row(
             ),
         ),
         Panel(
-            "Time of a look",
-            "Reading all pages included. Near the policy's metrics.intervalSeconds the planner falls behind: its "
-            "CPU, or slow pods.",
+            "Duration",
+            (
+                "Duration of one evaluation, scrapes included. Near metrics.intervalSeconds the planner falls "
+                "behind, because of its CPU or slow pods."
+            ),
             "s",
             _quantiles("pointsman_planner_tick_seconds", 0.5, 0.99),
         ),
         Panel(
-            "Distance of its word from what came",
-            "Expected and observed share within objectives, mean distance in single looks, by service.",
+            "Error of expected attainment",
+            "Mean difference of expected and observed attainment in single evaluations, by service.",
             "percentunit",
             (Query(_input("predictionError"), _SERVICE),),
             most=1,
@@ -101,7 +109,7 @@ DECISIONS = Row(
     (
         Panel(
             "Reasons",
-            "Looks by the reason of the decision, all services.",
+            "Evaluations by reason of the decision, all services.",
             "short",
             (Query(_increase("pointsman_planner_ticks_total", "reason"), "{{reason}}"),),
             Kind.BARS,
@@ -117,7 +125,10 @@ DECISIONS = Row(
         ),
         Panel(
             "Plans that ended",
-            "By phase and reason. Expired: the operator did not begin it within a minute, or nobody approved.",
+            (
+                "By phase and reason. Expired: the operator did not start it within a minute, or it was not "
+                "approved in time."
+            ),
             "short",
             (Query(_increase("pointsman_operator_plans_total", "phase, reason"), "{{phase}}: {{reason}}"),),
             Kind.BARS,
@@ -145,8 +156,8 @@ SWITCHES = Row(
             empty=NOTHING,
         ),
         Panel(
-            "Workers that left",
-            "By whether all their work ended before. lossless: false means that spec.drain.timeoutSeconds was over.",
+            "Drained workers",
+            "lossless: all requests ended before the deletion. false: spec.drain.timeoutSeconds had passed.",
             "short",
             (Query(_increase("pointsman_operator_drain_seconds_count", "lossless"), "lossless: {{lossless}}"),),
             Kind.BARS,
@@ -159,16 +170,21 @@ OPERATOR = Row(
     "Operator",
     (
         Panel(
-            "Looks at services",
-            "A second, by outcome; all but done and gone should be rare.",
+            "Reconciliations",
+            "Per second, by outcome. Outcomes other than done and gone should be rare.",
             "ops",
             (Query(f"sum by (outcome) (rate(pointsman_operator_reconciles_total{{}}[{_WINDOW}]))", "{{outcome}}"),),
             Kind.STACKED,
         ),
-        Panel("Time of a look", "At one service.", "s", _quantiles("pointsman_operator_reconcile_seconds", 0.5, 0.99)),
+        Panel(
+            "Duration",
+            "Duration of one reconciliation.",
+            "s",
+            _quantiles("pointsman_operator_reconcile_seconds", 0.5, 0.99),
+        ),
         Panel(
             "Queue",
-            "Services that wait to be looked at, and those in back-off after a failure: the log has its words.",
+            "Services in the queue, and services in back-off after a failure, which the log describes.",
             "short",
             (
                 Query("max (pointsman_operator_queue_ready{})", "ready"),
@@ -179,19 +195,18 @@ OPERATOR = Row(
 )
 
 CLUSTER = Row(
-    "What the operator sees of the cluster",
+    "Operator and API server",
     (
         Panel(
             "Requests to the API server",
-            "A second, by verb. Little but reads and the Lease while nothing changes.",
+            "Per second, by verb. In a steady state mostly reads and the Lease.",
             "reqps",
             (Query(f"sum by (verb) (rate(pointsman_operator_kube_requests_total{{}}[{_WINDOW}]))", "{{verb}}"),),
             Kind.STACKED,
         ),
         Panel(
-            "Requests that were refused",
-            "By status. 409: somebody else wrote first, and it is tried again; 403: rights are missing; none: no "
-            "answer.",
+            "Failed requests",
+            "By status. 409: a conflicting write, which is retried. 403: missing rights. none: no answer.",
             "reqps",
             (
                 Query(
@@ -203,8 +218,8 @@ CLUSTER = Row(
             empty=NOTHING,
         ),
         Panel(
-            "Age of its copy of the pods",
-            "Since it was proved current, and the longest wait of a service in the queue.",
+            "Age of the mirror of pods",
+            ("Time since the mirror was last confirmed current, and the longest wait of a service in the queue."),
             "s",
             (
                 Query("max (pointsman_operator_mirror_age_seconds{})", "copy"),
@@ -217,7 +232,7 @@ CLUSTER = Row(
 HEALTH = Dashboard(
     uid="pointsman-health",
     title="Pointsman planner and operator",
-    description="Whether planner and operator see, decide and act, over all services.",
+    description="Metrics, decisions and actions of planner and operator, over all services.",
     variables=(),
     rows=(SERVICES, PLANNER, DECISIONS, SWITCHES, OPERATOR, CLUSTER),
 )

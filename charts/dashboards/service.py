@@ -48,10 +48,11 @@ def _workers(role: str) -> Panel:
     small = role.lower()
     return Panel(
         f"{role} workers",
-        f"By condition, beside how many {small} workers the planner says are needed: for the load now, and for the "
-        "load that is expected when "
-        "a worker started now would serve. Unreachable ones are counted as serving. Empty without a policy "
-        "(spec.policyRef).",
+        (
+            f"By condition, with the number of {small} workers that the planner needs: now, and when a worker "
+            "started now would serve. Unreachable workers count as serving. The needs are empty without a "
+            "policy (spec.policyRef)."
+        ),
         "short",
         (
             Query(
@@ -72,12 +73,11 @@ def _ended_share(part: str, whole: str) -> str:
 
 
 SERVED = Row(
-    "Are clients served?",
+    "Requests",
     (
         Panel(
             "Conditions",
-            "What the conditions of the LLMService say now, with their reasons. docs/operate/operations.md says what "
-            "to do for each.",
+            ("Conditions of the LLMService and their reasons. docs/operate/operations.md has a remedy for each."),
             "none",
             (
                 Query(
@@ -91,9 +91,11 @@ SERVED = Row(
         ),
         Panel(
             "Share within objectives",
-            "Requests within both objectives (TTFT and TPOT), as gateways count them, and what the planner expected of "
-            "the workers that served, over the last 500 requests. If observed is far below expected, the engine is "
-            "slower than the planner's model. Empty without a policy.",
+            (
+                "observed: share within both objectives (TTFT and TPOT) at the gateways, over the last 500 "
+                "requests. expected: the planner's estimate for the same workers. If observed is far below "
+                "expected, the engine is slower than the planner's model. Empty without a policy."
+            ),
             "percentunit",
             (
                 Query(_ended_share('ttft="met",tpot=~"met|none"', 'ttft!="unknown",tpot!="unknown"'), "observed"),
@@ -105,7 +107,10 @@ SERVED = Row(
         ),
         Panel(
             "Answers by status",
-            "Requests that were answered, a second. 499: the client left first. 429: flow control refused it.",
+            (
+                "Requests per second. 499: the client closed the connection first. 429: flow control rejected "
+                "the request."
+            ),
             "reqps",
             (Query(rate("pointsman_gateway_requests_total", by="code"), "{{code}}"),),
             Kind.STACKED,
@@ -114,24 +119,23 @@ SERVED = Row(
 )
 
 LATENCY = Row(
-    "How fast?",
+    "Latency",
     (
         Panel(
             "Time to first token",
-            "As clients of streams see it, the time in which flow control held them included; the objective is that "
-            "of the mean prompt.",
+            ("Time to first token of streams, queueing at the gateway included. objective: for the mean prompt."),
             "s",
             _quantiles("pointsman_gateway_time_to_first_token_seconds", "ttft_objective_seconds"),
         ),
         Panel(
             "Time per output token",
-            "The mean of each stream.",
+            "Mean of each stream.",
             "s",
             _quantiles("pointsman_gateway_time_per_output_token_seconds", "tpot_objective_seconds"),
         ),
         Panel(
-            "Waits between tokens",
-            "Every wait between two tokens: stalls of streams, which a stream's mean hides.",
+            "Inter-token latency",
+            "Every gap between two tokens of a stream. It shows stalls, which the mean of a stream hides.",
             "s",
             tuple(
                 Query(quantile(share, "pointsman_gateway_inter_token_latency_seconds"), f"p{share * 100:g}")
@@ -142,12 +146,14 @@ LATENCY = Row(
 )
 
 LOAD = Row(
-    "With what load?",
+    "Load",
     (
         Panel(
             "Arrivals and their forecast",
-            "Requests that were accepted, beside the planner's estimate of their rate now, and of the rate when a "
-            "worker started now would serve.",
+            (
+                "accepted: at the gateways. now: the planner's estimate of the present rate. expected: its "
+                "forecast for the time when a worker started now would serve."
+            ),
             "reqps",
             (
                 Query(rate("pointsman_gateway_accepted_total"), "accepted"),
@@ -157,7 +163,7 @@ LOAD = Row(
         ),
         Panel(
             "Tokens of a request",
-            "Means. A change of their kind changes how many workers of each role are needed.",
+            "Means. If they change, the needed number of workers of each role changes.",
             "short",
             (
                 Query(mean("pointsman_gateway_prompt_tokens"), "prompt"),
@@ -165,8 +171,8 @@ LOAD = Row(
             ),
         ),
         Panel(
-            "Tokens a second",
-            "Of prompts that came and of answers that ended.",
+            "Tokens per second",
+            "Tokens of arriving prompts and of ended answers.",
             "short",
             (
                 Query(rate("pointsman_gateway_prompt_tokens_sum"), "prompts"),
@@ -174,8 +180,8 @@ LOAD = Row(
             ),
         ),
         Panel(
-            "Where prompts are computed",
-            "remote: by a prefill worker; all others by the decode worker itself, for the reason given.",
+            "Prefills by place",
+            "remote: on a prefill worker. Others: on the decode worker, with the reason.",
             "reqps",
             (
                 Query(
@@ -189,22 +195,26 @@ LOAD = Row(
 )
 
 WORKERS = Row(
-    "By how many workers?",
+    "Workers",
     (
         _workers("Prefill"),
         _workers("Decode"),
         Panel(
             "Workers that gateways use",
-            "As they see them, also without a policy. suspect: a connection failed a moment ago; unknown-model: it "
-            "does not say yet what it serves.",
+            (
+                "Workers by their state at the gateways. suspect: a connection failed recently. unknown-model: "
+                "the worker has not reported its model yet."
+            ),
             "short",
             (Query(f"max by (role, state) (pointsman_gateway_workers{{{SELECTED}}})", "{{role}} {{state}}"),),
             Kind.STACKED,
         ),
         Panel(
             "GPUs and budget",
-            "What all workers take, those that start or leave included, beside budget.maxGpus of the policy. A "
-            "worker on CPU weighs 1.",
+            (
+                "GPUs of all workers, starting and draining ones included, and budget.maxGpus of the policy. A "
+                "worker on CPU counts as 1."
+            ),
             "short",
             (Query(_told("gpus"), "taken"), Query(_told("budget_gpus"), "budget", dashed=True)),
         ),
@@ -213,7 +223,7 @@ WORKERS = Row(
 
 ROLE_NAMES: Final = ("Prefill", "Decode", "Encode")
 ROLES = Row(
-    "Who had which role?",
+    "Roles over time",
     (
         Panel(
             "Role history",
@@ -234,7 +244,7 @@ ROLES = Row(
         ),
         Panel(
             "Workers by role",
-            "How many workers have each role, as they report it: for services with too many workers for a bar each.",
+            "Number of workers with each reported role, for services with too many workers for a bar each.",
             "short",
             (Query(f"sum by (role) (pointsman_worker_role{{{SELECTED}}})", "{{role}}"),),
             Kind.STACKED,
@@ -243,13 +253,15 @@ ROLES = Row(
 )
 
 WHY = Row(
-    "Why so many?",
+    "Planner decisions",
     (
         Panel(
             "Reasons of decisions",
-            "Looks of the planner by the reason of the decision, the last one of each interval on top. "
-            "Unsatisfiable: more is needed than the "
-            "policy allows. StaleMetrics, NotEnoughData: nothing is decided. docs/planner/reasons.md explains each.",
+            (
+                "Evaluations of the planner by reason of the decision, the latest of each interval on top. "
+                "Unsatisfiable: the need exceeds the policy. StaleMetrics, NotEnoughData: no decision. "
+                "docs/planner/reasons.md explains each."
+            ),
             "short",
             (Query(increase("pointsman_planner_ticks_total", "reason"), "{{reason}}"),),
             Kind.BARS,
@@ -257,7 +269,7 @@ WHY = Row(
         ),
         Panel(
             "Plans that ended",
-            "By phase and reason. Failed: see the plan's message (kubectl get pplan).",
+            "By phase and reason. Failed: see the message of the plan (kubectl get pplan).",
             "short",
             (Query(increase("pointsman_operator_plans_total", "phase, reason"), "{{phase}}: {{reason}}"),),
             Kind.BARS,
@@ -276,23 +288,27 @@ WHY = Row(
 )
 
 WAITING = Row(
-    "What waits?",
+    "Queues",
     (
         Panel(
             "Waiting requests",
-            "held: by flow control at the gateways; prefill queue: between decode and prefill workers; engines: "
-            "taken, but not begun.",
+            (
+                "gateways: queued by flow control. prefill queue: between decode and prefill workers. engines: "
+                "accepted, but not started."
+            ),
             "short",
             (
-                Query(f"sum (pointsman_gateway_held{{{SELECTED}}})", "held"),
+                Query(f"sum (pointsman_gateway_held{{{SELECTED}}})", "gateways"),
                 Query(f"max (pointsman_worker_prefill_queue_depth{{{SELECTED}}})", "prefill queue"),
                 Query(f"sum (vllm:num_requests_waiting{{{SELECTED}}})", "engines"),
             ),
         ),
         Panel(
-            "How long requests are held",
-            "Of those that were held, however it ended, beside slackMilliseconds: who waits longer in all is late "
-            "and lets others pass.",
+            "Time in the admission queue",
+            (
+                "Of queued requests, however it ended, and slackMilliseconds: requests that wait longer in all "
+                "are late and are served last."
+            ),
             "s",
             (
                 *(
@@ -303,12 +319,14 @@ WAITING = Row(
             ),
         ),
         Panel(
-            "Requests that were held or refused",
-            "A second. Refused: 429, as more than max_held were held (overloaded) or one for longer than "
-            "hold_seconds (held-too-long).",
+            "Queued and rejected requests",
+            (
+                "Per second. Rejected with 429: more than maxQueuedRequests were queued (overloaded), or one for "
+                "longer than queueTimeoutSeconds (held-too-long)."
+            ),
             "reqps",
             (
-                Query(rate("pointsman_gateway_holds_total"), "held"),
+                Query(rate("pointsman_gateway_holds_total"), "queued"),
                 Query(
                     rate("pointsman_gateway_failures_total", 'reason=~"overloaded|held-too-long"', by="reason"),
                     "refused: {{reason}}",
@@ -319,7 +337,7 @@ WAITING = Row(
 )
 
 ROUTING = Row(
-    "What does the planner tell gateways and workers?",
+    "Routing numbers",
     (
         Panel(
             "Threshold of remote prefill",
@@ -328,16 +346,20 @@ ROUTING = Row(
             (Query(_routing("maxLocalPrefillTokens"), "threshold"),),
         ),
         Panel(
-            "Prompt tokens that may be pending",
-            "pendingTokensPerPrefillWorker: of one gateway, per prefill worker, beyond it requests are late. Empty: "
-            "nothing is held.",
+            "Bound of pending prompt tokens",
+            (
+                "pendingTokensPerPrefillWorker: above this bound, per prefill worker, a gateway queues new "
+                "requests. Empty: no bound."
+            ),
             "short",
             (Query(_routing("pendingTokensPerPrefillWorker"), "bound"),),
         ),
         Panel(
-            "Requests that decode, per worker",
-            "Running on each decode worker, beside decodingPerDecodeWorker (of one gateway): at the bound, further "
-            "requests wait.",
+            "Decoding requests per worker",
+            (
+                "Running requests of each decode worker, and decodingPerDecodeWorker: at this bound a gateway "
+                "queues new requests."
+            ),
             "short",
             (
                 Query(f"max by (pod) (vllm:num_requests_running{{{SELECTED}}} * {_of_role('Decode')})", "{{pod}}"),
@@ -348,7 +370,7 @@ ROUTING = Row(
 )
 
 ENGINES = Row(
-    "What do the engines do?",
+    "Engines",
     (
         Panel(
             "KV cache in use",
@@ -360,9 +382,7 @@ ENGINES = Row(
         ),
         Panel(
             "Prefix hits",
-            "Share of prompt tokens whose KV the worker had already, by role. More of it means less to compute: the "
-            "router sends "
-            "a prompt where its prefix is.",
+            ("Share of prompt tokens with KV in the worker's cache, by role. A higher share means less computation."),
             "percentunit",
             (
                 Query(
@@ -375,8 +395,7 @@ ENGINES = Row(
         ),
         Panel(
             "KV transfers",
-            "How long one transfer from a prefill worker takes, in the mean. Where it grows, look at the network "
-            "between the workers.",
+            ("Mean time of one transfer from a prefill worker. If it grows, check the network between the workers."),
             "s",
             (Query(mean("vllm:nixl_xfer_time_seconds"), "transfer"),),
         ),
@@ -384,19 +403,21 @@ ENGINES = Row(
 )
 
 IMAGES = Row(
-    "What happens to images?",
+    "Images",
     (
         Panel(
-            "Images by where they are encoded",
-            "A second. encode: by an encode worker; cache: it had the embedding already; bypass: small ones, by the "
-            "worker that prefills; local: by that worker because no encode worker did it.",
+            "Images by place of encoding",
+            (
+                "Per second. encode: by an encode worker. cache: from its cache. bypass: small images, by the "
+                "worker that prefills. local: by that worker, because no encode worker did it."
+            ),
             "ops",
             (Query(rate("pointsman_gateway_images_total", by="path"), "{{path}}"),),
             Kind.STACKED,
         ),
         Panel(
             "Time of an image",
-            "How long encode workers take for an image, their queue included, and for a request of its own.",
+            "Time of encode workers for an image, queue included, and for a request of its own.",
             "s",
             (
                 *(
@@ -412,26 +433,25 @@ IMAGES = Row(
 )
 
 FAILURES = Row(
-    "What fails?",
+    "Failures",
     (
         Panel(
             "Failed requests",
-            "For good, a second, by reason: the client got an error.",
+            "Requests that ended with an error for the client, per second, by reason.",
             "reqps",
             (Query(f"{rate('pointsman_gateway_failures_total', by='reason')} > 0", "{{reason}}"),),
             empty=NOTHING,
         ),
         Panel(
-            "Attempts that moved on",
-            "A second, by reason: another worker took the request. '-mid-stream': it went on after its first token.",
+            "Retried attempts",
+            "Per second, by reason: another worker took the request. '-mid-stream': after its first token.",
             "reqps",
             (Query(f"{rate('pointsman_gateway_retries_total', by='reason')} > 0", "{{reason}}"),),
             empty=NOTHING,
         ),
         Panel(
             "Failed work of the workers",
-            "Remote prefills that were not done, answers whose lease was too old, transfers that failed, sequences "
-            "that were preempted; a second.",
+            "Rejected remote prefills, expired leases, failed transfers and preempted sequences, per second.",
             "ops",
             (
                 Query(
@@ -449,7 +469,7 @@ FAILURES = Row(
 MARKS = (
     PLANS,
     Annotation(
-        "Plans that were not carried out",
+        "Plans that were not executed",
         changes("pointsman_operator_plans_total", "phase, reason", 'phase!~"Completed|Superseded"'),
         "Plan {{phase}}: {{reason}}",
         "A plan ended {{phase}} because of {{reason}}. Its message: kubectl get pplan",
@@ -467,7 +487,7 @@ MARKS = (
 SERVICE = Dashboard(
     uid="pointsman-service",
     title="Pointsman service",
-    description="One LLMService, from what its clients get down to what its engines do. Read it from top to bottom.",
+    description="One LLMService, from the results for its clients down to its engines.",
     variables=(
         Variable("namespace", "Namespace", "label_values(pointsman_gateway_in_flight, namespace)"),
         Variable("service", "Service", 'label_values(pointsman_gateway_in_flight{namespace="$namespace"}, service)'),

@@ -33,8 +33,8 @@ MAY_BE_EMPTY = {
     ("Conditions", "PlannerHealthy: False, {{reason}}"),
     ("Planned", "False: {{reason}}"),
     ("Arrivals and their forecast", "bursts"),
-    ("How long requests are held", "p50"),
-    ("How long requests are held", "p95"),
+    ("Time in the admission queue", "p50"),
+    ("Time in the admission queue", "p95"),
     # A service without images and without an encode pool.
     ("Time of an image", "p50"),
     ("Time of an image", "p95"),
@@ -43,9 +43,9 @@ MAY_BE_EMPTY = {
     ("Encode workers", "needed now"),
     ("Encode workers", "needed soon"),
     ("Failed requests", "{{reason}}"),
-    ("Attempts that moved on", "{{reason}}"),
-    ("Workers that left", "lossless: {{lossless}}"),
-    ("Requests that were refused", "{{status}} {{verb}} {{resource}}"),
+    ("Retried attempts", "{{reason}}"),
+    ("Drained workers", "lossless: {{lossless}}"),
+    ("Failed requests", "{{status}} {{verb}} {{resource}}"),
 }
 """(panel, legend) of queries that may have no series."""
 
@@ -196,7 +196,7 @@ def _is_marked(
 
     for switch in switches:
         until(partial(has_both, switch.status.worker), f"both roles in the bar of {switch.status.worker}")
-    assert asked(marks["Plans that were not carried out"]) == []
+    assert asked(marks["Plans that were not executed"]) == []
 
 
 def _says_why(plan: Plan) -> None:

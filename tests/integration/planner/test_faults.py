@@ -75,7 +75,7 @@ async def test_a_planner_killed_in_the_middle_of_a_plan_awaits_its_end(world: Wo
         world.planner.start()
 
         async def awaits() -> bool:
-            return "a plan is being executed" in world.planner.log[said:]
+            return "the plan that is being executed" in world.planner.log[said:]
 
         await eventually(awaits, "the new planner sees the plan of the old one")
         await world.load(3, **LONG)

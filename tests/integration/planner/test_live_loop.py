@@ -77,9 +77,9 @@ async def test_a_shift_to_long_prompts_becomes_a_plan_with_its_reasons(
     assert {entry.name for entry in plan.spec.inputs} >= {"ratePerSecond", "promptTokens", "prefillNeeded"}
     assert plan.spec.alternatives
     assert not plan.spec.approval.required
-    assert f"{world.namespace}/chat: policy chat, mode Active; as I saw it" in told
+    assert f"{world.namespace}/chat: policy chat, mode Active; evaluated" in told
     assert any(f"{made.metadata.name} (" in told and made.spec.message in told for made in world.layouts())
-    assert "What would change my mind" in told
+    assert "Loads at which the decision changes" in told
 
 
 async def test_what_is_not_there_or_not_planned_cannot_be_explained(
@@ -87,7 +87,9 @@ async def test_what_is_not_there_or_not_planned_cannot_be_explained(
 ) -> None:
     assert "there is no LLMService and no ElasticGroup 'nobody'" in await explained(world, capsys, "nobody", status=1)
     await world.service()
-    assert "there is no PlannerPolicy 'chat'" in await explained(world, capsys, "chat", status=1)
+    assert "spec.policyRef names PlannerPolicy 'chat', which does not exist" in await explained(
+        world, capsys, "chat", status=1
+    )
     await world.policy()
     assert "has not looked at chat yet" in await explained(world, capsys, "chat")
 
@@ -249,7 +251,9 @@ async def test_objectives_that_no_layout_can_meet_are_said_with_what_would_be_ri
         await world.until(lambda: health(world).reason == "ObjectivesOutOfReach", "it is said", world.services)
         said = health(world)
         assert said.status is ConditionStatus.FALSE
-        found = re.search(r"objectives\.tpotMs is 2; a decode step takes more than ([\d.]+) ms", said.message)
+        found = re.search(
+            r"objectives\.tpotMs is 2, but a decode step of one request takes more than ([\d.]+) ms", said.message
+        )
         assert found, said.message
         assert 4 < float(found[1]) <= 8, "the workers show steps of 8 ms"
         await world.policy(objectives={"ttftMs": 1000, "tpotMs": 10})
@@ -304,7 +308,7 @@ async def test_planning_goes_on_while_a_plan_awaits_approval_and_a_stable_wish_i
         load.cancel()
     assert world.layouts()[0].metadata.name == old
     assert world.layouts()[-1].spec.approval.required
-    assert "a plan is being executed" not in world.planner.log
+    assert "the plan that is being executed" not in world.planner.log
 
 
 async def test_a_plan_that_nobody_wants_any_more_is_withdrawn_while_it_awaits_approval(world: World) -> None:
@@ -373,7 +377,9 @@ async def test_what_is_said_of_planning_ends_with_the_policy_and_with_the_wish_f
         await healthy(world, ConditionStatus.TRUE)
         await world.kube.delete(resources.PLANNER_POLICIES, "chat", world.namespace)
         await until_reason(
-            world, "PolicyNotFound", "there is no PlannerPolicy 'chat' (spec.policyRef): nothing is planned"
+            world,
+            "PolicyNotFound",
+            "spec.policyRef names PlannerPolicy 'chat', which does not exist, so nothing is planned",
         )
         await world.policy()
         await healthy(world, ConditionStatus.TRUE)

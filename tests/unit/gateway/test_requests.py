@@ -141,7 +141,7 @@ def test_the_limit_of_answers_counts_prompts_and_is_named() -> None:
 def test_answers_that_are_too_many_to_be_told_are_refused() -> None:
     """Python tells no number of more than 4 300 digits."""
     data = b'{"model": "m", "prompt": ["a", "b"], "n": ' + b"9" * 4300 + b"}"
-    with pytest.raises(RequestInvalid, match="answers to each of 2 prompts"):
+    with pytest.raises(RequestInvalid, match="answers for each of 2 prompts"):
         read(Endpoint.COMPLETIONS, data, "m")
 
 

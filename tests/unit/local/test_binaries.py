@@ -73,8 +73,8 @@ def test_a_program_of_another_version_is_passed_over_and_named(tmp_path: Path, m
 
     assert found.path is None
     assert found.passed_over == (
-        f"{tmp_path}/assets/helm is passed over: it is 3.19, wanted is v4.3.1 or a neighbour",
-        f"{tmp_path}/old/helm is passed over: it is 4.1, wanted is v4.3.1 or a neighbour",
+        f"{tmp_path}/assets/helm is ignored: its version is 3.19, v4.3.1 or a neighbour is required",
+        f"{tmp_path}/old/helm is ignored: its version is 4.1, v4.3.1 or a neighbour is required",
     )
 
 

@@ -155,20 +155,20 @@ def test_an_explanation_tells_what_was_seen_expected_considered_chosen_and_what_
 ) -> None:
     _, seen, decision, points = calm
     text = told(seen, decision, points)
-    assert text.startswith("serving/chat: policy fast, mode Active; as I saw it 3 s ago")
+    assert text.startswith("serving/chat: policy fast, mode Active; evaluated 3 s ago")
     assert "2 prefill and 1 decode workers serve" in text
     assert "page" not in text, "nobody says how old they are"
     assert "15.00 requests a second of 4000 prompt and 30 answer tokens" in text
     rates = dict(decision.inputs)
     assert (
-        f"{rates['ratePerSecond']:.2f} requests a second now, {rates['expectedRatePerSecond']:.2f} by the time a "
-        "worker that is started now would serve"
+        f"{rates['ratePerSecond']:.2f} requests/s now, {rates['expectedRatePerSecond']:.2f} when a worker "
+        "started now would serve"
     ) in text
     assert "→ 2P1D  stay" in text
     assert decision.message in text
     assert points.more_requests is not None
-    assert f"more than {points.more_requests.value:.2f} requests a second: I would go to" in text
-    assert "nothing: no plan was made" in text
+    assert f"more than {points.more_requests.value:.2f} requests a second: the planner would change to" in text
+    assert "no plan was made" in text
 
 
 @pytest.mark.parametrize(
@@ -176,15 +176,17 @@ def test_an_explanation_tells_what_was_seen_expected_considered_chosen_and_what_
     [
         (
             SeasonalForecast(22.5, 6, weekly=False, share=0.83, rise_per_s=6.2),
-            "by the last 6 days: 22.50 then, which adds 6.20 (83% of such rises came lately)",
+            "as on the last 6 days: 22.50 requests/s then, a rise of 6.20 (83% of such rises recurred recently)",
         ),
         (
             SeasonalForecast(22.5, 1, weekly=True, share=1.0, rise_per_s=7.5),
-            "by the same day a week ago: 22.50 then, which adds 7.50 (100% of such rises came lately)",
+            "as on the same day a week ago: 22.50 requests/s then, a rise of 7.50 (100% of such rises "
+            "recurred recently)",
         ),
         (
             SeasonalForecast(22.5, 1, weekly=False, share=0.0, rise_per_s=0.0),
-            "by the day before: 22.50 then, which adds 0.00 (not used: no such rise came lately)",
+            "as on the day before: 22.50 requests/s then, a rise of 0.00 (not used, because no such "
+            "rise recurred recently)",
         ),
     ],
 )
@@ -193,7 +195,7 @@ def test_what_earlier_days_add_to_the_forecast_is_told_with_how_far_it_is_believ
 ) -> None:
     _, seen, decision = settled(EASY)
     assert line in told(seen, decision, None, season=season)
-    assert "day" not in told(seen, decision, None).split("What I considered")[0]
+    assert "day" not in told(seen, decision, None).split("Alternatives")[0]
 
 
 def test_how_old_what_was_read_is_is_told_of_gateways_and_of_workers() -> None:
@@ -224,7 +226,7 @@ def test_what_was_considered_is_told_with_when_it_would_serve_and_why_it_is_not_
     assert [line.strip()[0] for line in lines if "P1D  stay" in line] == ["→"]
     more = next(line for line in lines if "3P1D  scale-out, 4 GPUs" in line)
     assert "serves in 90 s" in more
-    assert more.endswith("; more prefill than needed: 2 will do")
+    assert more.endswith("; more prefill workers than needed: 2 is enough")
 
 
 def test_a_switch_is_told_in_words_with_who_gives_and_who_gets() -> None:
@@ -236,7 +238,7 @@ def test_what_is_unknown_is_told_as_unknown() -> None:
     _, seen, decision = settled(None)
     text = told(seen, decision, None)
     assert "the load could not be read: it is unknown, not zero" in text
-    assert "nothing: there is not enough to go by" in text
+    assert "none: too few metrics" in text
 
 
 def test_a_planner_that_has_not_looked_and_one_that_is_unwell_say_so() -> None:
@@ -244,8 +246,8 @@ def test_a_planner_that_has_not_looked_and_one_that_is_unwell_say_so() -> None:
         type="PlannerHealthy", status=ConditionStatus.FALSE, reason="StaleMetrics", message="the metrics are 90 s old",
         last_transition_time=datetime(2026, 1, 1, tzinfo=UTC),
     )  # fmt: skip
-    text = told(None, None, None, health=wrong, unknown="The planner has not looked at chat yet.")
-    assert "\n\nThe planner has not looked at chat yet.\n\n" in text
+    text = told(None, None, None, health=wrong, unknown="The planner has not evaluated chat yet.")
+    assert "\n\nThe planner has not evaluated chat yet.\n\n" in text
     assert "StaleMetrics: the metrics are 90 s old" in text
 
 
@@ -268,7 +270,7 @@ def test_the_last_publications_of_routing_numbers_are_told_the_newest_first() ->
         for n, (before, after) in enumerate(itertools.pairwise(numbers), 1)
     ]
     lines = told(None, None, None, publications=made, now=now).splitlines()
-    at = lines.index("Routing numbers that I published last")
+    at = lines.index("Latest published routing numbers")
     assert lines[at + 1] == "  0 s ago, FlowControl: pendingTokensPerPrefillWorker 1010 -> 1011"
     assert lines[at + 8] == "  70 s ago, FlowControl: pendingTokensPerPrefillWorker 1003 -> 1004"
     assert lines[at + 9] == ""
@@ -289,25 +291,25 @@ def test_a_planner_or_an_operator_that_is_silent_is_said_to_be() -> None:
     _, seen, decision = settled(EASY)
     later = datetime.fromtimestamp(seen.at_s + 80, UTC)
     waits = plan(sequence=7, phase=None)
-    assert "Something is wrong" not in told(seen, decision, None, now=later)
-    assert "has written down nothing for 90 s" in told(seen, decision, None, now=later + timedelta(seconds=10))
+    assert "Problems" not in told(seen, decision, None, now=later)
+    assert "has saved no evaluation for 90 s" in told(seen, decision, None, now=later + timedelta(seconds=10))
     seen = replace(seen, at_s=waits.spec.observed_at.timestamp())
-    assert "Something is wrong" not in told(seen, decision, None, plans=(waits,))
+    assert "Problems" not in told(seen, decision, None, plans=(waits,))
     unseen = told(seen, decision, None, plans=(waits,), now=waits.spec.observed_at + timedelta(seconds=45))
-    assert "the operator has not seen plan chat-00007 in 45 s" in unseen
+    assert "the operator has not handled plan chat-00007 for 45 s" in unseen
 
 
 def test_more_gpus_than_the_budget_are_said_where_plans_are_carried_out() -> None:
     _, seen, decision = settled(EASY)
     small = replace(ROOM, max_gpus=2)
-    assert "3 GPUs are taken, budget.maxGpus is 2" in told(seen, decision, None, policy=small)
+    assert "3 GPUs are in use, more than budget.maxGpus (2)" in told(seen, decision, None, policy=small)
     assert "GPUs are taken" not in told(seen, decision, None)
     assert "GPUs are taken" not in told(seen, decision, None, policy=replace(small, mode=Mode.SHADOW))
 
 
 def test_a_person_is_asked_for_layouts_and_not_for_routing() -> None:
     _, seen, decision = settled(EASY)
-    approve, asked = replace(ROOM, mode=Mode.APPROVE), "A person must approve it"
+    approve, asked = replace(ROOM, mode=Mode.APPROVE), "The plan needs an approval"
     routing = replace(decision, routing=RoutingNumbers(640, 32), routing_reason=Reason.THRESHOLD)
     assert not routing.changes_layout
     assert routing.changes_routing
@@ -324,9 +326,10 @@ def test_a_person_is_asked_for_layouts_and_not_for_routing() -> None:
     [
         (
             "Denied",
-            "chat-00007 for this was denied 40 s ago: I ask again 300 s after that (approvals.expireAfterSeconds)",
+            "chat-00007 for this layout was denied 40 s ago; the next plan is made 300 s after that "
+            "(approvals.expireAfterSeconds)",
         ),
-        ("Failed", "chat-00007 for this failed 40 s ago: I try again half a minute after that"),
+        ("Failed", "chat-00007 for this layout failed 40 s ago; the planner retries after 30 s"),
         ("Completed", ""),
     ],
 )
@@ -345,5 +348,5 @@ def test_a_layout_that_was_tried_says_when_it_is_tried_again(phase: str, words: 
 def test_a_load_that_was_looked_at_once_is_not_called_unreadable() -> None:
     _, seen, decision = settled(None)
     text = told(seen, replace(decision, reason=Reason.NOT_ENOUGH_DATA, message="one look"), None)
-    assert "the load is not known yet: a rate takes two looks" in text
+    assert "the load is unknown until the second evaluation, because a rate needs two" in text
     assert "could not be read" not in text

@@ -296,17 +296,17 @@ async def test_why_there_is_no_last_look_to_tell_of_is_known() -> None:
     last = memory.Last(seen, steady(seen))
     large = replace(last, decision=replace(last.decision, message="x" * 1_000_000))
     api = Api()
-    assert await found(api) == "The planner has not looked at chat yet."
+    assert await found(api) == "The planner has not evaluated chat yet."
     await memory.save(api, {"uid": "new"}, *KEY, State(), 1, large)  # type: ignore[arg-type]
-    assert re.search(r"its last look has 100\d{4} bytes: too many to be saved", await found(api))
+    assert re.search(r"its latest evaluation has 100\d{4} bytes", await found(api))
     await memory.save(api, {"uid": "new"}, *KEY, State(), 1, last)  # type: ignore[arg-type]
     assert await found(api) == "found"
-    assert await found(api, "another") == "The planner has not looked at chat yet."
+    assert await found(api, "another") == "The planner has not evaluated chat yet."
     data = api.config_maps["chat-planner-state"]["data"]
     data["last.json"] = '{"observation": {}}'
-    assert "planner and 'pointsman explain' are of different versions" in await found(api)
+    assert "planner and 'pointsman explain' have different versions" in await found(api)
     del data["last.json"]
-    assert "it is of an older version" in await found(api)
+    assert "it has an older version" in await found(api)
 
 
 async def test_reasons_that_come_in_turn_are_saved_hardly_more_often_than_one_that_stays(
@@ -611,7 +611,9 @@ async def test_a_service_whose_policy_is_deleted_says_that_nothing_is_planned_an
     first, *others = [body["status"]["conditions"][0] for body in scenario.api.applied]
     assert first["status"] == "True"
     assert [(c["status"], c["reason"]) for c in others] == [("False", "PolicyNotFound")], "and once"
-    assert others[0]["message"] == "there is no PlannerPolicy 'chat' (spec.policyRef): nothing is planned"
+    assert (
+        others[0]["message"] == "spec.policyRef names PlannerPolicy 'chat', which does not exist, so nothing is planned"
+    )
     assert shown(scenario.metrics, "healthy") == {("PolicyNotFound",): 0.0}
     assert shown(scenario.metrics, "gpus") == {}
 

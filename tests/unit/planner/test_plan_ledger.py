@@ -67,7 +67,7 @@ def test_names_of_plans_sort_as_they_were_made_for_ever() -> None:
     assert len(set(names)) == len(names)
 
 
-STAY = Alternative(2, 3, 5, 0.33, 0.0, "stay", "less prefill than needed: 3 needed")
+STAY = Alternative(2, 3, 5, 0.33, 0.0, "stay", "fewer prefill workers than needed: 3 needed")
 
 
 def test_what_kubectl_shows_of_a_plan_is_the_change_its_gpus_and_what_it_is_expected_to_bring() -> None:

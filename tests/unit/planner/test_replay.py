@@ -76,7 +76,7 @@ def test_objectives_that_no_layout_meets_are_said_with_what_would_be_right(
     assert seconds.read_text() != policy.read_text()
     assert run(seconds) == 0
     assert re.search(
-        r"out of reach: objectives\.ttftMs .* no layout meets that, write more than \d+", capsys.readouterr().out
+        r"out of reach: objectives\.ttftMs .* No layout meets that; write more than \d+", capsys.readouterr().out
     )
     assert run(policy) == 0
     assert "out of reach" not in capsys.readouterr().out
@@ -190,7 +190,7 @@ def test_the_size_of_a_traces_blocks_is_told_or_given_and_one_is_not_compared_wi
     assert run(policy, "--json", before, trace=str(mooncake)) == 0
     assert "stands for 16 tokens, not for 512, as their number shows in every request" in capsys.readouterr().out
     assert run(policy, "--block-tokens", "16", "--compare", before, trace=str(mooncake)) == 0
-    assert "stands for 16 tokens, as --block-tokens says" in capsys.readouterr().out
+    assert "stands for 16 tokens (--block-tokens)" in capsys.readouterr().out
     assert run(policy, "--block-tokens", "8", "--compare", before, trace=str(mooncake)) == 2
     assert "another trace" in capsys.readouterr().err
     assert run(policy, "--block-tokens", "32", trace=str(mooncake)) == 2

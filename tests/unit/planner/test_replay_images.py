@@ -127,7 +127,7 @@ def test_a_replay_without_images_shows_nothing_of_them(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], r"\d+ requests have images, \d+ in all: --encode-milliseconds MS is needed"),
+        ([], r"\d+ requests have images, \d+ in all; give the time for one as --encode-milliseconds MS"),
         (["--encode-milliseconds", "50", "--planner", "hpa"], "--planner hpa knows no encode pool"),
         (["--encode-milliseconds", "50", "--encode-workers", "9"], "9 encode worker.* budget.maxGpus is 10"),
         (

@@ -184,10 +184,10 @@ def test_a_comparison_shows_both_sides_and_the_same_run_is_not_worse(folder: Pat
 def test_who_does_not_say_the_layout_at_the_start_is_told_which_was_assumed(
     folder: Path, document: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert any("begins with 1P1D" in note and "--workers" in note for note in document["trace"]["notes"])
+    assert any("starts with 1P1D" in note and "--workers" in note for note in document["trace"]["notes"])
     arguments = ["--trace", "steady:duration_s=20", "--policy", str(folder / f"{NAME}.yaml")]
     assert command.main(arguments) == 0
-    assert "begins with 1P1D" in capsys.readouterr().out
+    assert "starts with 1P1D" in capsys.readouterr().out
     assert command.main([*arguments, "--workers", "1P2D"]) == 0
     said = capsys.readouterr().out
     assert "begins with" not in said

@@ -137,10 +137,10 @@ def test_a_cut_compressed_file_is_said_not_crashed(tmp_path: Path) -> None:
         (MOONCAKE.replace('"output_length": 52', '"input_length": 52'), "'input_length' is written twice"),
         (
             MOONCAKE + '\n{"session_id": "a", "delay": 100, "input_length": 10, "output_length": 5}',
-            "line 2: timestamp is missing: 'delay' counts from an answer that a replay does not know; write a time of "
+            "line 2: timestamp is missing: 'delay' counts from an answer that a replay does not have; write a time of "
             "arrival (read as Mooncake JSON lines, timestamp in ms)",
         ),
-        (AZURE.replace("Context", "contexttokens,Context"), "the column ContextTokens is there 2 times in the header"),
+        (AZURE.replace("Context", "contexttokens,Context"), "has the column ContextTokens 2 times"),
         (AZURE.replace(",", ";"), "is missing in the header 'TIMESTAMP;ContextTokens;GeneratedTokens'"),
         (AZURE + '\n"2023-11-16 18:15:47,1,2', "line 3: it has 1 values, the header names 3"),
         (

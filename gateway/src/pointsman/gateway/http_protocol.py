@@ -138,7 +138,7 @@ def _refusal(error: HttpProcessingError, max_header_kib: int) -> NotHttp:
     if isinstance(error, ContentEncodingError):
         return NotHttp(
             HTTPStatus.BAD_REQUEST,
-            "The request body cannot be decoded as the header Content-Encoding says; use gzip, deflate or no encoding.",
+            ("The request body cannot be decoded with the given Content-Encoding; use gzip, deflate or no encoding."),
         )
     part = "it is malformed"
     if isinstance(error, BadStatusLine):

@@ -134,7 +134,7 @@ class ModelCatalog:
                 break
         if info.parses_chat:
             chat_proved = False
-            doubts.append("the engine parses what the model says in chats")
+            doubts.append("the engine parses the output of chats")
         if text_proved and not processor.has_chat_template:
             chat_proved = False
             doubts.append("the model has no chat template of its own")
@@ -173,7 +173,7 @@ class ModelCatalog:
 def _checked(what: str, value: str, pattern: re.Pattern[str]) -> str:
     """``value`` comes from the network and becomes part of a path."""
     if not pattern.match(value):
-        raise ModelUnavailable(f"{what} {value!r} is not what a worker may announce")
+        raise ModelUnavailable(f"{what} {value!r} is not allowed in the description of a worker")
     return value
 
 

@@ -242,7 +242,7 @@ def _token_ids(ask: Ask, model: Model) -> list[list[int]]:
     processor = model.processor
     if ask.endpoint is Endpoint.CHAT:
         if processor is None:
-            raise RuntimeError("a chat cannot be proved without a processor")
+            raise RuntimeError("a chat cannot be verified without a processor")
         text = processor.render_text(ask.body["messages"])
         return [_encode(processor, text, model, "messages", add_special_tokens=False)]
     add_special_tokens = ask.body.get("add_special_tokens") is not False
@@ -253,7 +253,7 @@ def _prompt_ids(prompt: Prompt, processor: TextProcessor | None, model: Model, a
     if prompt.token_ids is not None:
         return list(prompt.token_ids)
     if processor is None:
-        raise RuntimeError("a text cannot be proved without a processor")
+        raise RuntimeError("a text cannot be verified without a processor")
     return _encode(processor, prompt.text or "", model, "prompt", add_special_tokens=add_special_tokens)
 
 

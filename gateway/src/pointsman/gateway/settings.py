@@ -68,10 +68,10 @@ class Settings(ProcessSettings):
         default=10.0, ge=0, le=600, description="how long a request may wait for a worker before it is answered 503"
     )
     max_held: int = Field(
-        default=4096, ge=0, le=100_000, description="requests held back by flow control; more are answered 429"
+        default=4096, ge=0, le=100_000, description="most requests queued by flow control; more are rejected with 429"
     )
     hold_seconds: float = Field(
-        default=600.0, ge=0, le=3600, description="how long a request may be held before it is answered 429"
+        default=600.0, ge=0, le=3600, description="longest time of a request in the queue; it is then rejected with 429"
     )
     max_attempts: int = Field(default=8, ge=1, le=100, description="workers tried for one answer")
     connect_timeout_seconds: float = Field(default=2.0, gt=0, le=60)

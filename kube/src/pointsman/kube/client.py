@@ -307,7 +307,7 @@ def _namespace(resource: Resource, body: Mapping[str, Any], namespace: str | Non
     if namespace is None:
         return written
     if written is not None and written != namespace:
-        raise ValueError(f"{resource}: metadata.namespace is {written!r}, asked for {namespace!r}")
+        raise ValueError(f"{resource}: metadata.namespace is {written!r}, but the request is for {namespace!r}")
     return namespace
 
 

@@ -178,7 +178,7 @@ class Transport:
                 return False
             tls = _tls_material(self._configuration)
             if tls != self._tls:
-                log.info("certificates changed, connecting anew to %s", self.server)
+                log.info("certificates changed, reconnecting to %s", self.server)
                 old, self._client, self._tls = self._client, self._new_client(), tls
                 await old.close()
             return True

@@ -87,7 +87,7 @@ class LocalCluster:
         report: Callable[[str], None] = print,
     ) -> None:
         if keep and name is None:
-            raise ClusterError("a cluster that is kept needs a name, or nobody could end it")
+            raise ClusterError("a cluster with keep needs a name, so that it can be ended later")
         self._environment = ensure_engine_environment(report=report, images=images) if engine else None
         self._name = name
         self._keep = keep
@@ -111,7 +111,7 @@ class LocalCluster:
         Leftovers of killed clusters are ended first. Raises LocalError; nothing is left running then.
         """
         for leftover in clean_leftovers():
-            self._report(f"ended what a killed run had left: {leftover.name}")
+            self._report(f"ended a process that a killed run had left: {leftover.name}")
         if self._name is None:
             self.directory = new_state_directory("cluster")
         else:

@@ -19,8 +19,8 @@ examples:
   pointsman local up                       start a cluster with Pointsman, until Ctrl-C
   pointsman local up --keep                … and leave it running
   pointsman local up --start-seconds 45    workers take as long to start as on a real cluster
-  pointsman local status                   what runs, and its kubeconfig
-  pointsman local down                     end it
+  pointsman local status                   running clusters and their kubeconfigs
+  pointsman local down                     end the cluster
   pointsman local binaries --list          which programs it uses
   pointsman local model --size small       a model for its workers
 """
@@ -28,8 +28,8 @@ examples:
 _UP_EPILOG: Final = """
 examples:
   pointsman local up                      until Ctrl-C; prints the lines that set up kubectl
-  pointsman local up trial --keep         another one, which goes on running
-  pointsman local up --no-engine          at once, for a look at the control plane: workers cannot run
+  pointsman local up trial --keep         another cluster, which keeps running
+  pointsman local up --no-engine          starts at once, without workers: only the control plane
   pointsman local up --gpus 16 --start-seconds 45
   pointsman local up --prometheus         with a Prometheus that scrapes Pointsman's pods (its first build: 5 minutes)
 """
@@ -68,7 +68,7 @@ def main(argv: list[str]) -> int:
     starting.add_argument("--gpus", type=int, default=8, help="made-up nvidia.com/gpu capacity (default: 8)")
     starting.add_argument("--start-seconds", type=float, default=0.0, help="simulated start-up time of workers")
     starting.add_argument("--prometheus", action="store_true", help="with a real Prometheus that scrapes all its pods")
-    starting.add_argument("--images", action="store_true", help="with what engines need for images")
+    starting.add_argument("--images", action="store_true", help="with the engine's image packages")
     starting.add_argument("--no-engine", action="store_true", help="without vLLM: no workers can run")
     if argv[:1] == ["binaries"]:
         return binaries_command.main(argv[1:])

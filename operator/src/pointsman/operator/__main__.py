@@ -156,7 +156,7 @@ async def run(settings: OperatorSettings) -> int:
             age_s = pods.age_s
             if age_s is None or not listed:
                 return "pods, role switches, plans, policies and gateways are not all listed yet"
-            return f"nothing heard of the pods for {age_s:.0f} s" if age_s > STALE_MIRROR_S else None
+            return f"the mirror of pods is {age_s:.0f} s old" if age_s > STALE_MIRROR_S else None
 
         health = HealthServer(settings.bind_host, settings.bind_port, metrics.registry, why_not_ready)
         await life.enter_async_context(health)

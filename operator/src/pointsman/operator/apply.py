@@ -84,7 +84,7 @@ class Writer:
 
     def _fence(self) -> None:
         if not self._leads():
-            raise NotLeading("the Lease is lost: no write is made")
+            raise NotLeading("the Lease is lost, so no write is made")
 
     # --- the objects beside the workers ---
 
@@ -149,7 +149,7 @@ class Writer:
             self._fence()
             await self._kube.apply(resources.SECRETS, wanted)
         if token != found:
-            log.info("service=%s keeps the control token of its workers beside the new one", service.key)
+            log.info("service=%s keeps the old control token of its workers in addition to the new one", service.key)
         return token
 
     async def control_token(self, service: Service) -> str | None:

@@ -50,7 +50,7 @@ class ControlClient:
     def fence(self) -> None:
         """Raise NotLeading in a process that has lost the Lease."""
         if not self._leads():
-            raise NotLeading("the Lease is lost: no worker is commanded")
+            raise NotLeading("the Lease is lost, so no worker is commanded")
 
     async def state(self, url: str, token: str) -> wire.WorkerState:
         """What the worker at ``url`` says about itself."""

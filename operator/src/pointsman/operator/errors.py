@@ -35,7 +35,7 @@ class NameConflict(OperatorError):
 
     def __init__(self, kind: str, name: str, owner: str) -> None:
         super().__init__(
-            f"{kind} {name} exists and belongs to {owner}: it is not adopted; delete it or rename the service"
+            f"{kind} {name} exists and belongs to {owner}, so it is not adopted; delete it or rename the service"
         )
         self.kind = kind
         self.name = name

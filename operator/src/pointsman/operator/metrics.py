@@ -48,11 +48,14 @@ class OperatorMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.reconciles = Counter(
-            "pointsman_operator_reconciles", "Looks at a service, by outcome.", ["outcome"], registry=self.registry
+            "pointsman_operator_reconciles",
+            "Reconciliations of services, by outcome.",
+            ["outcome"],
+            registry=self.registry,
         )
         self.reconcile_seconds = Histogram(
             "pointsman_operator_reconcile_seconds",
-            "How long one look took.",
+            "Duration of one reconciliation.",
             buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
             registry=self.registry,
         )
@@ -61,7 +64,7 @@ class OperatorMetrics:
         )
         self.drain_seconds = Histogram(
             "pointsman_operator_drain_seconds",
-            "From the begin of a worker's drain to its deletion.",
+            "Time from the start of a worker's drain to its deletion.",
             ["lossless"],
             buckets=(0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800),
             registry=self.registry,
@@ -79,7 +82,7 @@ class OperatorMetrics:
         )
         self.switch_seconds = Histogram(
             "pointsman_operator_role_switch_seconds",
-            "From the creation of a role switch to its worker serving in the new role.",
+            "Time from the creation of a role switch until its worker serves in the new role.",
             _OF_SERVICE,
             buckets=(0.5, 1, 1.5, 2, 3, 5, 10, 30, 60, 120, 300),
             registry=self.registry,
@@ -92,7 +95,7 @@ class OperatorMetrics:
         )
         self._conditions = Gauge(
             "pointsman_operator_service_condition",
-            "1 for the status and the reason that a condition of a service or an elastic group has.",
+            "1 for the present status and reason of each condition of a service or an elastic group.",
             [*_OF_SERVICE, "kind", "type", "status", "reason"],
             registry=self.registry,
         )
@@ -108,7 +111,7 @@ class OperatorMetrics:
             [*_OF_SERVICE, "reason"],
             registry=self.registry,
         )
-        self.leader = Gauge("pointsman_operator_leader", "1 while this process leads.", registry=self.registry)
+        self.leader = Gauge("pointsman_operator_leader", "1 while this process is the leader.", registry=self.registry)
         self._shown: dict[_OfKind, dict[str, tuple[str, str]]] = {}  # status and reason, by type of condition
 
     def looked(self, namespace: str, service: str, conditions: Iterable[Condition]) -> None:
@@ -194,21 +197,21 @@ class _Live:
         yield GaugeMetricFamily("pointsman_operator_mirror_pods", "Pods in the mirror.", value=mirror.size)
         if mirror.age_s is not None:
             yield GaugeMetricFamily(
-                "pointsman_operator_mirror_age_seconds", "Since the mirror was proved current.", value=mirror.age_s
+                "pointsman_operator_mirror_age_seconds", "Age of the mirror of pods.", value=mirror.age_s
             )
         unreadable = GaugeMetricFamily(
             "pointsman_operator_unreadable_objects",
-            "Objects that this version cannot read and leaves out.",
+            "Objects that are ignored because this version cannot read them.",
             labels=["resource"],
         )
         for resource, found in stats.items():
             unreadable.add_metric([resource], found.unreadable)
         yield unreadable
         for name, value, text in (
-            ("ready", queue.ready, "Services that wait to be looked at."),
+            ("ready", queue.ready, "Services in the queue."),
             ("failing", queue.failing, "Services in back-off after a failure."),
         ):
             yield GaugeMetricFamily(f"pointsman_operator_queue_{name}", text, value=value)
         yield GaugeMetricFamily(
-            "pointsman_operator_queue_oldest_seconds", "Longest wait of a ready service.", value=queue.oldest_age_s
+            "pointsman_operator_queue_oldest_seconds", "Longest wait in the queue.", value=queue.oldest_age_s
         )

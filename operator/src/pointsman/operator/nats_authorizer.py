@@ -64,7 +64,10 @@ class NatsAuthorizer:
         self._streams: set[ServiceUser] = set()  # whose stream is as it should be, while the connection lasts
         self._client = Client()
         self._answers = Counter(
-            "pointsman_nats_authorizations_total", "Connections that NATS asked about.", ["answer"], registry=registry
+            "pointsman_nats_authorizations_total",
+            "Connections that NATS sent for authentication.",
+            ["answer"],
+            registry=registry,
         )
         for answer in ("allowed", "refused", "stream_unavailable"):
             self._answers.labels(answer)
@@ -81,7 +84,7 @@ class NatsAuthorizer:
                 await authorizer.subscribe(REQUESTS_SUBJECT, cb=self._answer)
                 await authorizer.flush()
                 self.listening = True
-                log.info("NATS at %s asks here about connections", self._url)
+                log.info("authenticating connections of NATS at %s", self._url)
                 await closed.wait()
             except (nats.errors.Error, OSError, TimeoutError) as error:
                 log.info("NATS at %s: %s", self._url, error or type(error).__name__)
@@ -117,7 +120,7 @@ class NatsAuthorizer:
         try:
             await message.respond((await self._decide(request)).encode())
         except nats.errors.Error as error:
-            log.warning("an answer to NATS is lost: %s", error)
+            log.warning("an answer to NATS was lost: %s", error)
 
     async def _decide(self, request: AuthorizationRequest) -> str:
         service = recognize(self._keys, request.user, request.password)
@@ -130,7 +133,7 @@ class NatsAuthorizer:
         except (nats.errors.Error, nats.js.errors.Error, OSError, TimeoutError) as error:
             self._answers.labels("stream_unavailable").inc()
             log.warning("stream of service %s: %s", service, error or type(error).__name__)
-            return self._issuer.refuse(request, "the service's stream cannot be made", now_s=self._clock())
+            return self._issuer.refuse(request, "the stream of the service cannot be created", now_s=self._clock())
         self._answers.labels("allowed").inc()
         allowed = permissions(service, earlier_versions=self._earlier_versions)
         return self._issuer.allow(request, allowed, now_s=self._clock())
@@ -166,7 +169,7 @@ async def run(settings: NatsServerSettings) -> int:
             )
             life.start(authorizer.run(), "authorization")
         else:
-            log.warning("no POINTSMAN_NATS_SERVICE_KEY: all services share one login")
+            log.warning("no POINTSMAN_NATS_SERVICE_KEY, so all services share one login")
 
         def why_not_ready() -> str | None:
             return None if authorizer is None or authorizer.listening else "no connection to NATS"

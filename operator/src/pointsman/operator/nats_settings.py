@@ -17,21 +17,23 @@ class NatsServerSettings(ProcessSettings):
 
     model_config = SettingsConfigDict(cli_prog_name="python -m pointsman.operator.nats_authorizer")
 
-    bind_host: str = Field(default="0.0.0.0", description="What NATS and the authorizer's health server listen on.")
+    bind_host: str = Field(
+        default="0.0.0.0", description="Address on which NATS and the health server of the authorizer listen."
+    )
     bind_port: int = Field(default=METRICS_PORT, ge=0, le=65535, description="Port of the authorizer's health server.")
     nats_port: int = Field(default=NATS_PORT, ge=1, le=65535, description="Port of the NATS server.")
-    nats_user: str = Field(description="The shared login: of the operator, and of pods of earlier versions.")
+    nats_user: str = Field(description="The shared login of the operator and of pods of earlier versions.")
     nats_password: SecretStr = Field(description="Its password.")
     nats_service_key: SecretStr | None = Field(
         default=None,
         min_length=32,
-        description="Key of the services' own logins; without it the shared login is the only one.",
+        description="Key from which the logins of services are derived. Unset: the shared login is the only one.",
     )
     nats_previous_service_key: SecretStr | None = Field(
-        default=None, description="The key before a rotation: its logins are taken too."
+        default=None, description="The key before a rotation; its logins are accepted too."
     )
     nats_earlier_versions: Literal["accepted", "refused"] = Field(
-        default="accepted", description="Whether pods of versions before services had their own logins are let in."
+        default="accepted", description="Whether the shared login is accepted, which pods of earlier versions use."
     )
 
     @property

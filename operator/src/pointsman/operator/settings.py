@@ -28,11 +28,16 @@ class OperatorSettings(LeaderSettings):
         default="IfNotPresent", description="Pull policy of worker and gateway images."
     )
     gateway_linger_seconds: int = Field(
-        default=5, ge=0, le=300, description="A deleted gateway takes requests for so long: Services send them a while."
+        default=5,
+        ge=0,
+        le=300,
+        description=(
+            "Time during which a deleted gateway still accepts requests, because Services route to it for a while."
+        ),
     )
     pod_bind_host: str = Field(
         default="0.0.0.0",
-        description="What servers in pods listen on; $(POD_IP) where pods share the network of their host.",
+        description="Address on which servers in pods listen. $(POD_IP) if pods share the network of their host.",
     )
     nats_url: str = Field(description="nats://host:port of the NATS server that workers and gateways use.")
     nats_user: str = Field(
@@ -50,7 +55,8 @@ class OperatorSettings(LeaderSettings):
     )
 
     network_policies: bool = Field(
-        default=False, description="Whether each service gets NetworkPolicies that close its workers to other pods."
+        default=False,
+        description="Whether each service gets NetworkPolicies that deny other pods access to its workers.",
     )
     controller_pods: Json[dict[str, Any]] | None = Field(
         default=None,
@@ -62,10 +68,12 @@ class OperatorSettings(LeaderSettings):
 
     reconcile_workers: int = Field(default=8, ge=1, le=64, description="Services reconciled at the same time.")
     resync_seconds: float = Field(
-        default=300.0, gt=0, description="Every service is looked at this often, changed or not."
+        default=300.0, gt=0, description="Interval at which every service is reconciled, changed or not."
     )
     survey_seconds: float = Field(
-        default=20.0, gt=0, description="One worker of each service is asked this often whether it reaches NATS."
+        default=20.0,
+        gt=0,
+        description="Interval at which one worker of each service is polled for its connection to NATS.",
     )
 
     @field_validator("nats_ca_certificate")

@@ -32,7 +32,7 @@ async def stop_operator(kube: Kube, namespace: str, deployment: str, deadline_s:
     try:
         found = await kube.patch(DEPLOYMENTS, deployment, namespace, {"spec": {"replicas": 0}})
     except NotFound:
-        log.info("deployment %s/%s: there is none", namespace, deployment)
+        log.info("deployment %s/%s does not exist", namespace, deployment)
         return
     selector = ",".join(f"{key}={value}" for key, value in found["spec"]["selector"]["matchLabels"].items())
     while pods := (await kube.list(PODS, namespace, label_selector=selector)).items:
@@ -94,10 +94,12 @@ async def uninstall(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0, or 1 with a sentence on standard error."""
     parser = argparse.ArgumentParser(prog="python -m pointsman.operator.uninstall", description=__doc__)
-    parser.add_argument("--namespace", required=True, help="where the operator runs")
+    parser.add_argument("--namespace", required=True, help="namespace of the operator")
     parser.add_argument("--deployment", required=True, help="name of its Deployment")
-    parser.add_argument("--watch-namespace", default="", help="the one namespace it worked in; empty: all")
-    parser.add_argument("--timeout-seconds", type=float, default=120, help="patience with the operator's pods")
+    parser.add_argument("--watch-namespace", default="", help="the namespace it watched; empty: all")
+    parser.add_argument(
+        "--timeout-seconds", type=float, default=120, help="time to wait for the end of the operator's pods"
+    )
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
@@ -113,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KubeError, TimeoutError) as error:
         print(f"uninstall: {error}", file=sys.stderr)
         return 1
-    print(f"{count} LLMServices can now be deleted without the operator; they and their workers go on serving")
+    print(f"{count} LLMServices can now be deleted without the operator; they continue to serve")
     return 0
 
 

@@ -127,13 +127,13 @@ class GroupPlanner:
                     log.warning("group=%s/%s the API server was not reached: %s", *key, error)
                 except Exception as error:  # one group's bad luck must not stop its planning for good, nor another's
                     failed = f"{type(error).__name__}: {error}"
-                    log.exception("group=%s/%s look failed", *key)
+                    log.exception("group=%s/%s evaluation failed", *key)
                 failures = failures + 1 if failed else 0
                 if failed:
                     self._metrics.unknown(*key)  # the figures of an earlier look are none of now
                     wait_s = _LOOK_AGAIN_S
                 if failures >= loops.LOOKS_FAILED and found is not None:
-                    text = f"looks end in an error, so nothing is planned: {failed[: loops.MOST_OF_AN_ERROR]}"
+                    text = f"evaluations fail, so nothing is planned: {failed[: loops.MOST_OF_AN_ERROR]}"
                     await self._say_health(key, found[0], kept, False, PlannerHealth.LOOK_FAILED, text)
                 await asyncio.sleep(wait_s)
         finally:
@@ -183,7 +183,7 @@ class GroupPlanner:
         readings = {name: source.reading(name) for name in targets}
         is_first = kept.source.is_first_look(readings, at_s, settings.stale_after_s)
         if decision.reason is Reason.STALE_METRICS and is_first and not any(map(source.failed, targets)):
-            once = "a pod was read for the first time, and a rate takes two looks: nothing is changed"
+            once = "a pod was read for the first time, and a rate needs two readings, so nothing is changed"
             decision = replace(decision, reason=Reason.NOT_ENOUGH_DATA, message=once)
         self._metrics.group_looked(*key, observed, decision, settings)
         level = logging.DEBUG if kept.said and kept.said[0] is decision.reason else logging.INFO
@@ -194,7 +194,7 @@ class GroupPlanner:
         elif decision.reason is Reason.STALE_METRICS:
             await self._say_health(key, group, kept, False, PlannerHealth.STALE_METRICS, decision.message)
         else:
-            what = f"decides; what, says 'pointsman explain {key[1]}'"
+            what = f"planning normally; run 'pointsman explain {key[1]}' for the latest decision"
             await self._say_health(key, group, kept, True, PlannerHealth.PLANNING, what)
         return settings.interval_s
 

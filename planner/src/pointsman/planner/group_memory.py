@@ -32,7 +32,7 @@ async def load(kube: Kube, namespace: str, group: str, uid: str) -> tuple[GroupS
     try:
         state = GroupState() if text is None else _STATE.validate_json(text)
     except ValidationError as error:
-        log.warning("a saved state cannot be read, it is begun anew: %s", error.errors()[:1])
+        log.warning("the saved state cannot be read and is discarded: %s", error.errors()[:1])
         state = GroupState()
     return (state if state.version == GROUP_STATE_VERSION else GroupState()), sequence
 

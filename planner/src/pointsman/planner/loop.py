@@ -149,7 +149,7 @@ class Planner:
                     log.warning("service=%s/%s the API server was not reached: %s", *key, error)
                 except Exception as error:  # one service's bad luck must not stop its planning for good, nor another's
                     failed = f"{type(error).__name__}: {error}"
-                    log.exception("service=%s/%s tick failed", *key)
+                    log.exception("service=%s/%s evaluation failed", *key)
                 failures = failures + 1 if failed else 0
                 if failed and (kept is None or not kept.shown):
                     self._metrics.unknown(*key)  # the figures of an earlier look are none of now
@@ -253,7 +253,7 @@ class Planner:
         is_first = kept.source.is_first_look(readings, at_s, settings.stale_after_s)
         first = age_s <= settings.stale_after_s and is_first
         if decision.reason is Reason.STALE_METRICS and first and not unreadable:
-            once = "a gateway was read for the first time, and a rate takes two looks: nothing is changed"
+            once = "a gateway was read for the first time, and a rate needs two readings, so nothing is changed"
             decision = replace(decision, reason=Reason.NOT_ENOUGH_DATA, message=once)
         kept.last = memory.Last(observed, decision)
         self._metrics.ticked(*key, observed, decision, settings)
@@ -392,7 +392,11 @@ class Planner:
         elif not decision.inputs and kept.condition is not None and kept.condition[:2] == _OUT_OF_REACH:
             return  # it says nothing about them
         else:
-            healthy, reason, message = True, PlannerHealth.PLANNING, f"decides; what, says 'pointsman explain {key[1]}'"
+            healthy, reason, message = (
+                True,
+                PlannerHealth.PLANNING,
+                f"planning normally; run 'pointsman explain {key[1]}' for the latest decision",
+            )
         self._metrics.health(*key, healthy, reason)
         if kept.condition == (healthy, reason, of):
             return
@@ -409,7 +413,7 @@ class Planner:
             written = said is not None and said.reason == PlannerHealth.LOOK_FAILED
         if written:
             return
-        message = f"looks end in an error, so plans or routing numbers are missing: {error[: loops.MOST_OF_AN_ERROR]}"
+        message = f"evaluations fail, so plans or routing numbers are missing: {error[: loops.MOST_OF_AN_ERROR]}"
         try:
             await self._write_health(key, service, False, PlannerHealth.LOOK_FAILED, message)
         except KubeError:
@@ -452,7 +456,7 @@ class Planner:
         if why is not None:
             text = f"PlannerPolicy '{name}' cannot be read by this version of the planner: {why}; nothing is planned"
             return PlannerHealth.POLICY_UNREADABLE, text
-        text = f"there is no PlannerPolicy '{name}' (spec.policyRef): nothing is planned"
+        text = f"spec.policyRef names PlannerPolicy '{name}', which does not exist, so nothing is planned"
         return PlannerHealth.POLICY_NOT_FOUND, text
 
     async def _write_health(

@@ -76,10 +76,10 @@ def from_json(text: str) -> State | None:
     try:
         state = _STATE.validate_json(text)
     except ValidationError as error:
-        log.warning("a saved state cannot be read, it is begun anew: %s", error.errors()[:1])
+        log.warning("the saved state cannot be read and is discarded: %s", error.errors()[:1])
         return None
     if state.version != STATE_VERSION:
-        log.info("a saved state has version %d, not %d: the planner begins anew", state.version, STATE_VERSION)
+        log.info("the saved state has version %d instead of %d and is discarded", state.version, STATE_VERSION)
         return None
     return state
 
@@ -113,7 +113,7 @@ async def load_last(kube: Kube, namespace: str, service: str, uid: str) -> Last 
 
 
 UNREADABLE: Final = NoLast(
-    "The planner's last look at it cannot be read: planner and 'pointsman explain' are of different versions."
+    "The planner's latest evaluation cannot be read, because planner and 'pointsman explain' have different versions."
 )
 
 
@@ -123,7 +123,7 @@ async def load_publications(kube: Kube, namespace: str, service: str, uid: str) 
     try:
         return _PUBLICATIONS.validate_json(data[_ROUTING_KEY]) if its and _ROUTING_KEY in data else ()
     except ValidationError as error:
-        log.warning("saved publications cannot be read, their history is begun anew: %s", error.errors()[:1])
+        log.warning("the saved publications cannot be read and are discarded: %s", error.errors()[:1])
         return ()
 
 
@@ -131,14 +131,14 @@ async def load_look(kube: Kube, namespace: str, name: str, uid: str) -> str | No
     """The last look as it was saved, also of an elastic group; or why it is not known."""
     data, its = await _data(kube, namespace, name, uid)
     if not its or not data:
-        return NoLast(f"The planner has not looked at {name} yet.")
+        return NoLast(f"The planner has not evaluated {name} yet.")
     if _LEFT_OUT_KEY in data:
         return NoLast(
-            f"The planner looks at {name}, but its last look has {data[_LEFT_OUT_KEY]} bytes: too many to be "
-            "saved beside its memory, since a ConfigMap holds a megabyte. Its plans, its metrics and its log say more."
+            f"The planner evaluates {name}, but its latest evaluation has {data[_LEFT_OUT_KEY]} bytes. That "
+            "is too large for the ConfigMap of its state. See plans, metrics and log of the planner instead."
         )
     if _LAST_KEY not in data:
-        return NoLast(f"The planner saved no look at {name}: it is of an older version.")
+        return NoLast(f"The planner saved no evaluation of {name}, because it has an older version.")
     return data[_LAST_KEY]
 
 

@@ -30,21 +30,25 @@ class PlannerMetrics:
         self.registry = CollectorRegistry()
         self._shown: dict[Counter | Gauge, set[_Labels]] = {}
         self.leader = Gauge("pointsman_planner_leader", "1 while this process leads.", registry=self.registry)
-        self._ticks = self._counter("ticks", "Ticks, by reason of the decision.", "reason")
+        self._ticks = self._counter("ticks", "Evaluations, by reason of the decision.", "reason")
         self._plans = self._counter("plans", "Plans written.", "reason")
         self._published = self._counter("routing_updates", "Publications of routing numbers.", "reason")
-        self._inputs = self._gauge("input", "Numbers the last decision was made from.", "name")
-        self._age = self._gauge("observation_age_seconds", "Age of the oldest page of the last look.", "source")
-        self._workers = self._gauge("workers", "Workers, as the last look found them.", "role", "condition")
-        self._gpus = self._gauge("gpus", "GPUs of all workers; a worker on CPU weighs 1.")
-        self._budget = self._gauge("budget_gpus", "GPUs that the policy allows at most.")
+        self._inputs = self._gauge("input", "Inputs of the latest decision.", "name")
+        self._age = self._gauge(
+            "observation_age_seconds", "Age of the oldest metrics page of the latest evaluation.", "source"
+        )
+        self._workers = self._gauge("workers", "Workers, by their state in the latest evaluation.", "role", "condition")
+        self._gpus = self._gauge("gpus", "GPUs of all workers. A worker on CPU counts as 1.")
+        self._budget = self._gauge("budget_gpus", "Most GPUs that the policy allows.")
         self._ttft = self._gauge("ttft_objective_seconds", "The policy's TTFT objective, for the mean prompt.")
         self._tpot = self._gauge("tpot_objective_seconds", "The policy's TPOT objective.")
-        self._attainment = self._gauge("attainment_objective", "Share of requests that is to be within both, 0..1.")
-        self._healthy = self._gauge("healthy", "1 where PlannerHealthy is true, else 0; with its reason.", "reason")
-        self._routing = self._gauge("routing", "Numbers in force of the service's status.routing.", "name")
+        self._attainment = self._gauge(
+            "attainment_objective", "Desired share of requests within both objectives, 0..1."
+        )
+        self._healthy = self._gauge("healthy", "1 if PlannerHealthy is True, else 0, with its reason.", "reason")
+        self._routing = self._gauge("routing", "Numbers in status.routing of the service.", "name")
         self.tick_seconds = Histogram(
-            "pointsman_planner_tick_seconds", "How long one tick took, scrapes included.",
+            "pointsman_planner_tick_seconds", "Duration of one evaluation, scrapes included.",
             buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5), registry=self.registry,
         )  # fmt: skip
 

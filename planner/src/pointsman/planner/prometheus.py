@@ -132,7 +132,7 @@ class Prometheus:
         if status is None or int(status[1]) not in _REFUSED:
             return ""
         if self.access is None or (self.access.token is None and self.access.basic is None):
-            return ": it wants credentials; name a Secret with them in metrics.prometheusSecretRef"
+            return ": it needs credentials; name a Secret with them in metrics.prometheusSecretRef"
         kind = "username and password" if self.access.token is None else "token"
         return f": correct the {kind} in the Secret of metrics.prometheusSecretRef"
 

@@ -85,7 +85,7 @@ class LeaderSettings(ProcessSettings):
     namespace: str = Field(description="Where this process runs; its Lease is there.")
     identity: str = Field(
         validation_alias=AliasChoices("POINTSMAN_POD_NAME", "HOSTNAME", "identity"),
-        description="Who holds the Lease: the pod's name.",
+        description="Holder of the Lease: the pod's name.",
     )
     lease_name: str = Field(description="Name of the Lease.")
     lease_seconds: float = Field(default=15.0, gt=1, description="How long a Lease lasts without renewal.")

@@ -90,7 +90,7 @@ def test_spare_instances_go_when_no_more_were_needed_for_as_long_as_the_policy_s
     assert decisions[changing[0]].reason is Reason.SPARE_CAPACITY
     assert decisions[changing[0]].instances == 1
     assert (changing[0] + 1) * TICK_S >= 0.9 * POLICY.scale_in_stabilization_s
-    assert "would do" in decisions[0].message
+    assert "would be enough" in decisions[0].message
 
 
 def test_a_short_need_in_that_time_keeps_them() -> None:
@@ -121,7 +121,7 @@ def test_bounds_and_budget_hold_and_what_they_do_not_allow_is_said() -> None:
     assert "the most that the bounds and the budget allow" in at_most.message
     assert hand.look(HEAVY * 3, 2).reason is Reason.UNSATISFIABLE
     starts_none = Hand(bounds=GroupBounds(1, 2), policy=replace(POLICY, scale_out=False)).look(HEAVY * 3, 1)
-    assert starts_none.message == "2 instances are wanted, but the policy starts none"
+    assert starts_none.message == "2 instances are needed, but the policy does not allow scale-out"
     assert Hand().look(LIGHT, 1).message.startswith("1 instance keeps ")
     assert Hand(replace(POLICY, max_gpus=4)).look(HEAVY * 3, 2, gpus_each=2).instances == 2
     assert Hand(bounds=GroupBounds(3, 8)).look(LIGHT, 2).instances == 3
@@ -147,7 +147,7 @@ def test_an_instance_that_never_starts_holds_no_scale_in_up_for_ever() -> None:
     (first, *_) = [number for number, each in enumerate(decisions) if each.changes_layout]
     assert first * TICK_S > 4 * POLICY.start_s
     assert decisions[first].reason is Reason.SPARE_CAPACITY
-    assert decisions[first].message.endswith("start for too long, and are not waited for: g-4")
+    assert decisions[first].message.endswith("take too long to start and are ignored: g-4")
     assert "not waited for" not in decisions[0].message
 
 
@@ -209,7 +209,7 @@ def test_the_policy_says_whether_instances_are_started_and_removed() -> None:
     none = replace(POLICY, scale_out=False, scale_in=False)
     more = Hand(none).look(HEAVY, 1)
     assert (more.changes_layout, more.reason) == (False, Reason.STEADY)
-    assert "the policy starts none" in more.message
+    assert "the policy does not allow scale-out" in more.message
     assert not any(each.changes_layout for each in Hand(none).looks(30, LIGHT, 4))
 
 

@@ -46,14 +46,14 @@ def looked() -> tuple[GroupState, GroupLast]:
 def test_what_was_seen_expected_considered_and_chosen_is_told() -> None:
     _, last = looked()
     text = told(last)
-    assert text.startswith("models/long-chat: policy chat, mode Active; as I saw it 1 s ago\n")
+    assert text.startswith("models/long-chat: policy chat, mode Active; evaluated 1 s ago\n")
     assert "1 of 1 instances serve" in text
     assert "12.00 requests a second of 2000 prompt and 200 answer tokens" in text
     assert "0 requests wait; 80000 of 100000 KV slots are free" in text
     assert f"→ {last.decision.instances} instances  scale-out" in text
     assert f"go to {last.decision.instances} instances (InstancesShort)" in text
-    assert "Something is wrong" not in text
-    assert "written down nothing for 600 s" in told(last, after_s=600.0)
+    assert "Problems" not in text
+    assert "saved no evaluation for 600 s" in told(last, after_s=600.0)
 
 
 def test_without_a_look_it_is_said_why() -> None:

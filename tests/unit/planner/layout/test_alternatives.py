@@ -41,7 +41,7 @@ def fewer(other: Alternative, chosen: Alternative, found: Numbers) -> bool:
 
 
 def fewer_and_queued(other: Alternative, chosen: Alternative, found: Numbers) -> bool:
-    takes = re.fullmatch(r"would take (\d+) s to clear \((\d+) s wanted\)", found[3])
+    takes = re.fullmatch(r"would take (\d+) s to clear \(goal: (\d+) s\)", found[3])
     late = found[3] == "would never be cleared" or (takes is not None and int(takes[1]) >= int(takes[2]))
     return fewer(other, chosen, found) and late
 
@@ -53,25 +53,25 @@ def more(other: Alternative, chosen: Alternative, found: Numbers) -> bool:
 
 ROLES = r"(prefill and decode|prefill|decode)"
 COUNTS = r"(\d+ and \d+|\d+)"
-LESS = rf"less {ROLES} than needed: {COUNTS} needed(, with the margin for peaks)?"
+LESS = rf"fewer {ROLES} workers than needed: {COUNTS} needed(, with the margin for peaks)?"
 CHECKS: dict[str, Check] = {
     LESS: fewer,
     rf"{LESS}; the queue of \d+ (would never be cleared|would take .*)": fewer_and_queued,
-    rf"more {ROLES} than needed: {COUNTS} will do": more,
+    rf"more {ROLES} workers than needed: {COUNTS} (?:is|are) enough": more,
     r"(\d+) GPUs, the budget is (\d+)": lambda o, _, n: o.gpus == int(n[0]) > int(n[1]),
     r"(\d+) GPUs, budget\.minGpus is (\d+)": lambda o, _, n: o.gpus == int(n[0]) < int(n[1]),
     r"(\d+) (prefill|decode) workers, at most (\d+) are allowed": lambda o, _, n: of(o, n[1]) == int(n[0]) > int(n[2]),
     r"(\d+) (prefill|decode) workers, minReplicas is (\d+)": (lambda o, _, n: of(o, n[1]) == int(n[0]) < int(n[2])),
-    r"(\d+) (prefill|decode) workers are retained: as many were needed lately": (
+    r"(\d+) (prefill|decode) workers are retained, because as many were needed recently": (
         lambda o, c, n: of(o, n[1]) < int(n[0]) <= of(c, n[1])
     ),
-    r"(\d+) workers of both roles are retained: as many were needed lately": (
+    r"(\d+) workers of both roles are retained, because as many were needed recently": (
         lambda o, c, n: o.prefill + o.decode < int(n[0]) <= c.prefill + c.decode
     ),
     r"no worker that serves is removed while (\d+) requests are queued": (
         lambda o, c, n: int(n[0]) > 10 and o.gpus < c.gpus
     ),
-    r"(prefill|decode) has more workers to spare than (prefill|decode)": (
+    r"(prefill|decode) has more spare workers than (prefill|decode)": (
         lambda o, c, n: of(o, n[0]) > of(c, n[0]) and of(o, n[1]) < of(c, n[1])
     ),
     r"(\d+) workers would switch, at most (\d+) of (\d+) may at a time": (
@@ -80,7 +80,7 @@ CHECKS: dict[str, Check] = {
     r"would take (\d+) s to start; a switch serves in (\d+) s": (
         lambda o, c, n: round(o.lead_s) == int(n[0]) >= int(n[1]) and "switch" in c.action
     ),
-    r"serves ([\d.]+)% more of what is needed now, a switch must bring ([\d.]+)%": (
+    r"serves ([\d.]+)% more of the present need, a switch must gain ([\d.]+)%": (
         lambda o, c, n: float(n[0]) <= float(n[1]) and "switch" in o.action and "switch" not in c.action
     ),
     r"a (prefill|decode) worker started now serves in \d+ s; (\d+) are enough then": (
@@ -95,27 +95,25 @@ CHECKS: dict[str, Check] = {
     r"(prefill|decode) has a spare worker, which can switch to (prefill|decode) sooner than one starts": (
         lambda o, c, n: of(o, n[1]) > of(c, n[1]) and n[0] != n[1]
     ),
-    r"a switch is to bring (prefill|decode), not yet: .+": lambda o, c, n: of(o, n[0]) > of(c, n[0]),
+    r"a switch will add a (prefill|decode) worker, but not yet: .+": lambda o, c, n: of(o, n[0]) > of(c, n[0]),
     r"not yet: .+": lambda o, c, _: "switch" in o.action and "switch" not in c.action,
-    r"serves no more of what is needed now": lambda o, c, _: "switch" in o.action and "switch" not in c.action,
+    r"serves no more of the present need": lambda o, c, _: "switch" in o.action and "switch" not in c.action,
     r"serving workers would keep (\d+)% within objectives, not (\d+)%": lambda o, _, n: (
         int(n[0]) < int(n[1]) and "switch" in o.action
     ),
-    r"would leave a role without a worker that serves": lambda o, c, _: (
-        "switch" in o.action and "switch" not in c.action
-    ),
+    r"one role would have no serving worker": lambda o, c, _: "switch" in o.action and "switch" not in c.action,
     r"scale-out is not allowed": (
         lambda o, _, __: "scale-out" in o.action or ("switch" not in o.action and o.lead_s > 0)
     ),
     r"scale-in is not allowed": lambda o, c, _: sum((o.prefill, o.decode)) < sum((c.prefill, c.decode)) or o.lead_s > 0,
     r"too few requests were seen yet to start or stop workers": lambda o, _, __: "scale" in o.action,
     r"no worker is removed while a switch is (?:made|awaited)": lambda o, c, _: o.gpus < c.gpus,
-    r"(prefill|decode) starts when the workers that are removed have gone": (
+    r"(prefill|decode) workers start once the removed workers are deleted": (
         lambda o, c, n: of(o, n[0]) > of(c, n[0]) and "scale-in" in c.action
     ),
     r"no worker is removed while another is started": lambda o, c, _: o.gpus < c.gpus and "scale-out" in c.action,
-    r"takes away workers that serve, while a switch is made": lambda _, c, __: "switch" in c.action,
-    r"its workers would not all serve yet": lambda _, c, __: "switch" in c.action,
+    r"removes serving workers during a switch": lambda _, c, __: "switch" in c.action,
+    r"not all of its workers would serve yet": lambda _, c, __: "switch" in c.action,
 }
 
 
@@ -232,8 +230,8 @@ def test_a_switch_is_chosen_before_a_start_because_it_serves_sooner() -> None:
 
 
 @pytest.mark.parametrize(("role_switch", "words"), [
-    (True, "6 workers of both roles are retained: as many were needed lately"),
-    (False, "4 decode workers are retained: as many were needed lately"),
+    (True, "6 workers of both roles are retained, because as many were needed recently"),
+    (False, "4 decode workers are retained, because as many were needed recently"),
 ])  # fmt: skip
 def test_workers_that_a_lower_load_does_not_need_are_retained_of_both_roles_only_where_they_can_switch(
     role_switch: bool, words: str

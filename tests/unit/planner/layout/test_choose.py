@@ -46,7 +46,7 @@ def test_workers_that_come_too_late_are_spare_although_some_are_short_now() -> N
     decision = looks(1, observed(100.0, None, prefill=2, decode=6), SCALES, wanted((3, 2), (2, 2)))
     assert (decision.prefill, decision.decode) == (2, 2)
     assert decision.reason is Reason.SPARE_CAPACITY
-    assert "3P2D needed, 2P6D there; what is started now would come too late, and 2P2D is enough then" in (
+    assert "3P2D needed, 2P6D there; a worker started now would serve too late, when 2P2D is enough" in (
         decision.message
     )
     assert decision.message.startswith("Scale in from 2P6D to 2P2D: fewer workers are enough. ")
@@ -225,7 +225,7 @@ def test_spare_workers_of_a_full_budget_go_before_those_that_are_short_are_start
     assert (first.prefill, first.decode) == (25, 5)
     assert first.reason is Reason.PREFILL_SHORT
     assert "26P5D needed, 25P10D there" in first.message
-    assert "; not 26P5D: prefill starts when the workers that are removed have gone" in first.message
+    assert "; not 26P5D: prefill workers start once the removed workers are deleted" in first.message
     then = looks(1, observed(102.5, None, prefill=25, decode=5), policy, needing(25.8, 4.6))
     assert (then.prefill, then.decode) == (26, 5)
 

@@ -98,7 +98,7 @@ async def test_what_an_engine_answers_instead_of_tokens_is_shown(somebody: Someb
     somebody.answer = web.Response(status=400, text='{"error": "token id 300 is out of vocabulary"}')
     assert "HTTP 400" in await refusal(somebody.url)
     somebody.answer = web.json_response({"usage": {"completion_tokens": 2}})
-    assert "was asked for 16 tokens" in await refusal(somebody.url)
+    assert "answered a request for 16 tokens" in await refusal(somebody.url)
 
 
 @pytest.mark.parametrize(

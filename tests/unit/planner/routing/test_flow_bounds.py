@@ -104,8 +104,8 @@ def test_a_worker_is_never_bound_to_idleness(prompt: float, output: float, rate:
 
 
 def test_it_is_said_in_words() -> None:
-    assert in_words(NOTHING_HELD) == "nothing is held back"
+    assert in_words(NOTHING_HELD) == "gateways queue no requests"
     assert in_words(FlowBounds(8000, 20)) == (
-        "a gateway holds back what finds 8000 prompt tokens ahead of it at each prefill worker or "
-        "20 requests that decode at each decode worker"
+        "gateways queue new requests above 8000 pending prompt tokens per prefill worker or "
+        "20 decoding requests per decode worker"
     )

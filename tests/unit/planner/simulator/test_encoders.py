@@ -147,7 +147,7 @@ def test_who_encodes_starts_when_the_budget_has_room_and_is_billed_from_there_to
 
 
 def test_images_without_anybody_who_encodes_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"requests with images: simulation\.encode must say who encodes them"):
+    with pytest.raises(ValueError, match=r"requests with images, so simulation\.encode must be set"):
         simulate(with_images(poisson(2.0, 5, 100, 10), 2), Simulation(ENGINE, 1, 1), POLICY, static())
 
 

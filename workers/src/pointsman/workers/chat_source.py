@@ -40,7 +40,7 @@ class ChatSource:
         except (aiohttp.ClientError, TimeoutError, ValueError, RecursionError) as error:
             raise ChatUnavailableError(f"{at}: {error or type(error).__name__}") from error
         if chat is None:
-            raise ChatUnavailableError(f"{at}: what came is no JSON object")
+            raise ChatUnavailableError(f"{at}: the answer is not a JSON object")
         return chat
 
     async def _whole(self, response: aiohttp.ClientResponse) -> bytes:

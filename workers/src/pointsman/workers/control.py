@@ -82,7 +82,7 @@ class ControlApi:
                 return ControlAnswer(HTTPStatus.OK, content, BYTES)
             case "GET", wire.KV_EVENTS_PATH:
                 return ControlAnswer(HTTPStatus.OK, b"", BYTES, sidecar.kv_feed.stream())
-        return _error(HTTPStatus.NOT_FOUND, "NoSuchPath", f"{method} {path} is nothing this worker knows")
+        return _error(HTTPStatus.NOT_FOUND, "NoSuchPath", f"{method} {path} does not exist on this worker")
 
 
 def _chat_of(method: str, path: str) -> str | None:

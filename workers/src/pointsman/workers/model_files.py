@@ -68,8 +68,8 @@ def check_readable(model: str) -> None:
     for path in (folder, *paths):
         if path.is_symlink() and not path.exists():
             raise ModelUnreadableError(
-                f"{path} is a link to {path.readlink()}, which is not here: copy the files themselves, or mount what "
-                "the links lead to as well"
+                f"{path} is a link to {path.readlink()}, which does not exist here: copy the files themselves, or "
+                "mount the targets of the links as well"
             )
         if not os.access(path, os.R_OK):
             raise ModelUnreadableError(

@@ -211,7 +211,7 @@ class PrefillServer:
             try:
                 await self._link.client.publish(subject, presence.wire().encode())
             except (QueueUnavailableError, nats.errors.Error) as error:
-                log.debug("presence could not be told: %s", error)
+                log.debug("presence could not be published: %s", error)
             with suppress(TimeoutError):
                 # One that does not serve says so once, at the change; silence says the rest.
                 async with asyncio.timeout(PRESENCE_SECONDS if self.pulling else None):

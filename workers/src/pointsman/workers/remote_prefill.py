@@ -384,7 +384,7 @@ class RemotePrefill:
             return
         asked = self._asked.get(message.subject) or self._over.get(message.subject)
         if asked is None or asked.request_id != reply.request_id:
-            log.warning("request %s: an answer nobody asked for, or of a lease that is over", reply.request_id)
+            log.warning("request %s: unexpected answer, or its lease has expired", reply.request_id)
         elif not asked.answer.done():
             asked.answer.set_result(reply)
         else:
@@ -438,7 +438,7 @@ class RemotePrefill:
         try:
             await self._link.client.publish(subject, signal.wire().encode())
         except (QueueUnavailableError, nats.errors.Error) as error:
-            log.info("request %s: %s could not be told: %s", request_id, kind, error)
+            log.info("request %s: %s could not be notified: %s", request_id, kind, error)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -38,18 +38,21 @@ class WorkerSettings(NatsSettings):
     kv_compatibility: str = Field(description="only workers with the same value exchange KV")
     block_size: int = Field(ge=1)
     prefix_cache: bool = Field(default=True, description="whether the engine has one, and publishes its events")
-    model: str = Field(description="what the engine's --model gets: a path or a hub name")
+    model: str = Field(description="value of the engine's --model: a path or a hub name")
     model_revision: str | None = Field(default=None, description="of a hub's model; none: the hub's default")
     served_name: str
     gpus: int = Field(default=0, ge=0)
     control_token: SecretStr = Field(min_length=16)
     drain_timeout_seconds: float = Field(default=300.0, gt=0)
     embedding_role: EmbeddingRole | None = Field(
-        default=None, description="what it does with embeddings of images; none: the service has no encode workers"
+        default=None, description="role in the transfer of image embeddings; none: the service has no encode workers"
     )
     input_broadcast: bool | None = Field(
         default=None,
-        description="whether inputs of images reach an engine's ranks beside its steps; none: with encode workers",
+        description=(
+            "whether image inputs are sent to the engine's ranks outside of its steps; none: if there are "
+            "encode workers"
+        ),
     )
     role: Role | None = Field(
         default=None, description="which it starts in; none: it waits for the operator to give one"
@@ -65,7 +68,7 @@ class WorkerSettings(NatsSettings):
     max_local_prefill_tokens: int = Field(
         default=DEFAULT_RULE.max_local_prefill_tokens,
         ge=0,
-        description="until the operator or a request says otherwise",
+        description="default until the operator or a request sets another",
     )
     max_prefill_queue_size: int = Field(default=DEFAULT_RULE.max_prefill_queue_size, ge=0)
     max_concurrent_prefills: int = Field(

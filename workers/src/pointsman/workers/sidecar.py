@@ -249,7 +249,7 @@ class Sidecar:
 
     def drain(self, request: DrainRequest) -> WorkerState:
         """Take nothing new; keep what is here."""
-        log.info("drain asked for: %s", request.reason or "no reason given")
+        log.info("drain requested: %s", request.reason or "no reason given")
         self._change(self._roles.drained())
         return self.state()
 
@@ -270,7 +270,9 @@ class Sidecar:
         except OSError as error:
             raise ControlRefusedError(HTTPStatus.NOT_FOUND, "NoModelFiles", str(error)) from error
         if facts.max_model_len is None:
-            raise ControlRefusedError(HTTPStatus.CONFLICT, "EngineNotUp", "the engine has not said its context length")
+            raise ControlRefusedError(
+                HTTPStatus.CONFLICT, "EngineNotUp", "the engine has not reported its context length"
+            )
         return ModelInfo(
             served_name=self.settings.served_name,
             max_model_len=facts.max_model_len,

@@ -149,8 +149,8 @@ class ParallelismSpec(ApiModel):
         default=None,
         ge=1,
         le=MAX_INSTANCES,
-        description="Most instances that compute one prompt together. Instances work together with those of the same "
-        f"maxDegree consecutive ordinals. Default: {DEFAULT_MAX_DEGREE}, or instances.maxReplicas if that is less.",
+        description="Most instances that compute one prompt together, all of one block of maxDegree consecutive "
+        f"ordinals. Default: {DEFAULT_MAX_DEGREE}, or instances.maxReplicas if that is less.",
     )
 
     min_degree: int = Field(
@@ -320,7 +320,7 @@ class ElasticGroup(Resource):
             Column("Ready", ".status.instances.ready", "integer"),
             Column("Joined", ".status.instances.joined", "integer"),
             Column("Degrees", ".status.degrees", description="Smallest and largest degree at the last poll"),
-            Column("Free", ".status.slots.free", "integer", description="Tokens of KV that more would fit"),
+            Column("Free", ".status.slots.free", "integer", description="KV tokens that are free"),
             Column("Reason", '.status.conditions[?(@.type=="Ready")].reason'),
             Column("Model", ".spec.model.source", wide=True),
             Column("Endpoint", ".status.endpoint", wide=True),

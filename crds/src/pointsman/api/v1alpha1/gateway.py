@@ -171,9 +171,8 @@ class GatewaySpec(ApiModel):
         default=None,
         ge=1,
         le=100,
-        description=f"Gateway pods. Absent: {DEFAULT_GATEWAYS}, and one is enough where the cluster has no room for "
-        "the other. kubectl scale or an autoscaler may change the Deployment's number; it then stays until this "
-        "field is changed.",
+        description=f"Gateway pods. Unset: {DEFAULT_GATEWAYS}, of which one is enough if the cluster has no room. "
+        "A number set by kubectl scale or an autoscaler stays until this field is changed.",
     )
     service: GatewayServiceSpec = Field(default=GatewayServiceSpec(), description="The Service in front of them.")
     template: GatewayTemplate | None = Field(

@@ -97,8 +97,8 @@ class ModelSpec(ApiModel):
     source: str = Field(
         min_length=1,
         max_length=512,
-        description=f"Where the model's files come from: {FORMS}. "
-        "A file:// path is mounted from the node at the identical path; its namespace must allow hostPath.",
+        description=f"Source of the model's files: {FORMS}. "
+        "A file:// path is mounted from the node at the same path; the namespace must allow hostPath.",
         json_schema_extra=extra(
             Rule(
                 _SCHEME_RULE,

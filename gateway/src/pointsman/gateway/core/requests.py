@@ -215,8 +215,10 @@ def read(
     if n * count > max_answers:
         # The product is not told: of two numbers that can be told it may be one with more digits than Python tells.
         raise RequestInvalid(
-            f"The request asks for {n} answers to each of {count} prompts; at most {max_answers} are allowed in all "
-            "(spec.gateway.limits.maxAnswersPerRequest of the LLMService raises it).",
+            (
+                f"The request has {n} answers for each of {count} prompts; at most {max_answers} in all are "
+                "allowed (spec.gateway.limits.maxAnswersPerRequest of the LLMService raises it)."
+            ),
             param="n" if n > 1 else "prompt",
         )
     return Ask(

@@ -9,9 +9,9 @@ from pointsman.process.arguments import CommandParser
 
 _EPILOG: Final = """
 examples:
-  pointsman local binaries               build what the control plane needs
+  pointsman local binaries               build the programs of the control plane
   pointsman local binaries helm kwok     build these
-  pointsman local binaries --list        say what is there, build nothing
+  pointsman local binaries --list        list the binaries that exist, build nothing
 """
 
 
@@ -25,7 +25,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"any of: {', '.join(TOOLS)} (default: the control plane's)"
     )
-    parser.add_argument("--list", action="store_true", help="only say what is there")
+    parser.add_argument("--list", action="store_true", help="only list the binaries that exist")
     options = parser.parse_args(argv)
     try:
         if options.list:

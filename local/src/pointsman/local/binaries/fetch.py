@@ -105,8 +105,7 @@ def _download(tool: NpmProgram, npm: list[str], folder: Path) -> Path:
         found = hashlib.file_digest(file, "sha512").hexdigest()
     if found != tool.sha512:
         raise BinaryError(
-            f"what the npm registry gives for {wanted} is not what is pinned: its SHA-512 is {found}, "
-            f"wanted is {tool.sha512}; nothing of it was used"
+            f"{wanted} of the npm registry has SHA-512 {found}, but {tool.sha512} is pinned; nothing of it was used"
         )
     return archive
 

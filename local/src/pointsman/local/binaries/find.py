@@ -102,10 +102,10 @@ def _wrong_version(tool: Tool, path: Path) -> str | None:
     output = _version_output(path, tool.version_command)
     found, pinned = parse_version(output), parse_version(tool.release)
     if found is None or pinned is None:
-        return f"{path} is passed over: it does not tell its version"
+        return f"{path} is ignored: it does not print its version"
     if near_enough(found, pinned):
         return None
-    return f"{path} is passed over: it is {found[0]}.{found[1]}, wanted is {tool.release} or a neighbour"
+    return f"{path} is ignored: its version is {found[0]}.{found[1]}, {tool.release} or a neighbour is required"
 
 
 @cache

@@ -173,7 +173,7 @@ class ElasticQuickStart:
             if time.monotonic() > deadline_s:
                 raise LocalError(
                     f"the group was not ready with {instances} instances within {_READY_SECONDS:.0f} s: "
-                    f"{ready.get('message', 'it says nothing')}"
+                    f"{ready.get('message', 'no message')}"
                 )
             await asyncio.sleep(0.5)
 

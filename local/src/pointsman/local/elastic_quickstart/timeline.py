@@ -73,8 +73,10 @@ class Timeline:
         rows = sorted(set[str]().union(*(moment.instances for moment in self.moments)))
         height = _TOP + _ROW * len(rows) + 40
         parts = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img" '
-            f'aria-label="What each instance computed over {self.seconds:.0f} seconds">',
+            (
+                f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img" '
+                f'aria-label="Work of each instance over {self.seconds:.0f} seconds">'
+            ),
             f"<style>{_STYLE}</style>",
             f'<rect class="bg" width="{_WIDTH}" height="{height}"/>',
             *_legend(),

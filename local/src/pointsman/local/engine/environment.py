@@ -142,7 +142,7 @@ def _install(root: Path, report: Report) -> None:
 
 def _install_images(folder: Path, root: Path, report: Report) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-    report(f"installing what the engine needs for images into {folder}")
+    report(f"installing the engine's image packages into {folder}")
     _uv(
         report, "pip", "install", "--quiet", "--require-hashes", "--no-deps", "--compile-bytecode",
         "--python", str(root / "bin" / "python"), "--target", str(folder), "--requirement", str(IMAGES_LOCK_FILE),
@@ -207,7 +207,7 @@ def _link_rooms(parent: Path) -> Path:
     for room in ROOMS:
         package = importlib.util.find_spec(f"pointsman.{room}")
         if package is None or not package.submodule_search_locations:
-            raise EngineEnvironmentError(f"the package pointsman-{room} is not installed beside pointsman-local")
+            raise EngineEnvironmentError(f"the package pointsman-{room} is not installed next to pointsman-local")
         links[f"pointsman/{room}"] = Path(package.submodule_search_locations[0]).resolve()
         metadata = importlib.metadata.distribution(f"pointsman-{room}").locate_file("")
         version = importlib.metadata.version(f"pointsman-{room}")

@@ -332,7 +332,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m pointsman.local.engine.fork_server", description=__doc__)
     parser.add_argument("--socket", type=Path, required=True, help="path of the Unix socket to listen on")
     parser.add_argument("--also", action="append", default=[], metavar="MODULE", help="import this module as well")
-    parser.add_argument("--stay", action="store_true", help="run until SIGTERM, whatever becomes of standard input")
+    parser.add_argument("--stay", action="store_true", help="run until SIGTERM, even if standard input closes")
     options = parser.parse_args(argv)
     if os.environ.get("OMP_NUM_THREADS") != "1":
         os.environ["OMP_NUM_THREADS"] = "1"  # torch reads it when it is imported: this must come first

@@ -283,14 +283,14 @@ class ContainerKeeper:
         except CannotResolve as error:
             raise NotYet(Waiting("CreateContainerConfigError", str(error))) from error
         except KubeError as error:
-            raise NotYet(Waiting("CreateContainerConfigError", f"cannot read what env refers to: {error}")) from error
+            raise NotYet(Waiting("CreateContainerConfigError", f"cannot read a reference of env: {error}")) from error
         argv = [*image.prefix, *command_line(self._spec, image.entrypoint, image.cmd, env)]
         if not argv:
-            words = f"neither the pod nor the image {self._spec['image']} says what to run"
+            words = f"neither the pod nor the image {self._spec['image']} has a command"
             raise NotYet(Waiting("CreateContainerError", words))
         cwd = Path(self._spec.get("workingDir") or image.working_dir or self._home())
         if not cwd.is_dir():
-            raise NotYet(Waiting("CreateContainerError", f"workingDir {cwd} is not there"))
+            raise NotYet(Waiting("CreateContainerError", f"workingDir {cwd} does not exist"))
         self._env = env
         return Command(argv, env, cwd)
 

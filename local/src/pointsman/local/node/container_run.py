@@ -102,7 +102,7 @@ class ContainerRun:
             return Finished(
                 137,
                 "ContainerStatusUnknown",
-                "the process beside the container was killed, and how the container ended is not known",
+                "the supervisor of the container was killed, so the end of the container is unknown",
                 self.started_at,
                 datetime.now(UTC),
                 self.container_id,

@@ -35,7 +35,7 @@ class Image(BaseModel):
     entrypoint: tuple[str, ...] = Field(default=(), description="Runs where the pod gives no command.")
     cmd: tuple[str, ...] = Field(default=(), description="Its arguments where the pod gives none.")
     env: Mapping[str, str] = Field(default={}, description="Variables, before the pod's own.")
-    prefix: tuple[str, ...] = Field(default=(), description="Stands before whatever the container runs.")
+    prefix: tuple[str, ...] = Field(default=(), description="Comes before the command of the container.")
     working_dir: Path | None = Field(default=None, description="Where it runs; default: a directory of the pod's own.")
     start_seconds: float = Field(default=0, ge=0, description="Simulated start-up time before the program is run.")
 

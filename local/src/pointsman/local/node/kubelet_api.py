@@ -63,7 +63,7 @@ def kubelet_api(find_log: FindLog, is_over: IsOver) -> web.Application:
         certificate = request.get_extra_info("peercert") or {}
         names = dict(pair for part in certificate.get("subject", ()) for pair in part)
         if names.get("commonName") != API_SERVER_USER:
-            return web.Response(status=403, text="only the API server may ask the node\n")
+            return web.Response(status=403, text="only the API server may query the node\n")
         return await handler(request)
 
     application = web.Application(middlewares=[only_the_api_server])

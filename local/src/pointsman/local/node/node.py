@@ -162,9 +162,9 @@ class Node:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         conditions = [
             ("Ready", "True", "KubeletReady", "the process node is ready"),
-            ("MemoryPressure", "False", "KubeletHasSufficientMemory", "the process node does not look"),
-            ("DiskPressure", "False", "KubeletHasNoDiskPressure", "the process node does not look"),
-            ("PIDPressure", "False", "KubeletHasSufficientPID", "the process node does not look"),
+            ("MemoryPressure", "False", "KubeletHasSufficientMemory", "the process node does not check this"),
+            ("DiskPressure", "False", "KubeletHasNoDiskPressure", "the process node does not check this"),
+            ("PIDPressure", "False", "KubeletHasSufficientPID", "the process node does not check this"),
         ]
         return {
             "capacity": self._allocatable,

@@ -92,7 +92,7 @@ class Report(BaseModel):
     peak_pss_mib: float | None = None
     start_seconds: float = Field(default=0.0, description="simulated start-up time of workers")
     stage_seconds: dict[str, float] = Field(default_factory=dict)
-    failures: list[str] = Field(default_factory=list, description="what went wrong, a sentence each")
+    failures: list[str] = Field(default_factory=list, description="failures, one sentence each")
 
     def write(self, path: Path) -> None:
         """Write this report as JSON; the folder is made if needed."""

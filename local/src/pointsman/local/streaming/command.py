@@ -37,7 +37,7 @@ examples:
   pointsman bench streaming --url http://chat-gateway:8000/v1 --prompt Hello --prompt-repeats 1,1,1,64 \\
       --unique-prompts --num-requests 32 --submit-interval-ms 20 --max-new-tokens 32 --no-stop-on-eos
 
-  # a local engine without and with a prefill token budget, and what the budget changed
+  # a local engine without and with a prefill token budget, and the difference
   pointsman bench streaming --prompt Hello --prompt-repeats 1,1,1,64 --num-requests 32 --submit-interval-ms 20 \\
       --prefill-max-batch-size 32 --max-new-tokens 32 --no-stop-on-eos --json before.json
   pointsman bench streaming ... --prefill-max-tokens 224 --json after.json
@@ -77,7 +77,7 @@ def main(argv: list[str]) -> int:
 def _add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--url", metavar="URL", help="an OpenAI endpoint, up to and including /v1 (default: start a local engine)")
-    add("--model", metavar="NAME", help="model to ask for (default: the first that the endpoint lists)")
+    add("--model", metavar="NAME", help="model to request (default: the first that the endpoint lists)")
     add("--prompt", metavar="TEXT", help="the base prompt (required to measure)")
     add("--prompt-repeats", type=_repeats, default=(1,), metavar="N,N,...",
         help="repeats of the base prompt, cycled over the requests: 1,1,1,64 is three short, one long")  # fmt: skip

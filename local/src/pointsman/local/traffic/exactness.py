@@ -42,7 +42,7 @@ def compare(reference: Sequence[Record], subject: Sequence[Record]) -> Compariso
     expected = {record.prompt.index: record for record in reference}
     found = {record.prompt.index: record for record in subject}
     if {i: r.prompt for i, r in expected.items()} != {i: r.prompt for i, r in found.items()}:
-        raise ValueError(f"the sides were asked different prompts: {len(expected)} and {len(found)} distinct ones")
+        raise ValueError(f"the sides got different prompts: {len(expected)} and {len(found)} distinct ones")
     if len(expected) != len(reference) or len(found) != len(subject):
         raise ValueError("a prompt index appears twice on one side")
     pairs = [(expected[index], found[index]) for index in sorted(expected)]

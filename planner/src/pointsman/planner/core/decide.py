@@ -71,7 +71,7 @@ def decide(
     state = seen_switching(learn(state, observation, load, policy, base), observation, policy)
     model = model_of(state, base)
     if model is None or state.lengths.prompt_tokens is None:
-        sentence = "no prefill and no decode step was measured yet: nothing is changed"
+        sentence = "no prefill or decode step has been measured yet, so nothing is changed"
         stays = _stay(observation, Reason.NOT_ENOUGH_DATA, sentence)
         return replace(state, unwanted_s=None), unplanned(stays, observation, policy), next_tick
     # 3. What one worker of each role can do.
@@ -93,7 +93,7 @@ def decide(
     state = replace(state, score=_scored(state, observation, load, wanted, point, encode, if_executed))
     # 7. The layout, or what is awaited.
     if _awaits_plan(observation):
-        decision = _stay(observation, Reason.PLAN_IN_PROGRESS, "a plan is being executed: its end is awaited")
+        decision = _stay(observation, Reason.PLAN_IN_PROGRESS, "waiting for the end of the plan that is being executed")
         state = replace(state, unwanted_s=None)
     else:
         state, decision = layout(state, counted, within, now_s, wanted, point)
@@ -105,9 +105,9 @@ def decide(
 
 def _stale(observation: Observation, policy: Policy) -> str:
     if observation.load is None:
-        return "the load could not be read: nothing is changed"
+        return "the load could not be read, so nothing is changed"
     if math.isinf(observation.age_s):
-        return "a gateway, or half of the workers, was never read: nothing is changed"
+        return "the metrics of a gateway or of half of the workers were never read, so nothing is changed"
     at_most_s = policy.stale_after_s
     return f"the metrics are {observation.age_s:.0f} s old (at most {at_most_s:.0f} s): nothing is changed"
 

@@ -26,16 +26,16 @@ def out_of_reach(decision: Decision, objectives: Objectives, *, said: bool) -> s
     prompt, prefill_ms = numbers.get("promptTokens"), numbers.get("prefillAloneMilliseconds")
     if prompt is not None and prefill_ms is not None and prefill_ms > least * objectives.ttft_for(prompt):
         return (
-            f"objectives.ttftMs gives a prompt of {prompt:.0f} tokens {objectives.ttft_for(prompt):.0f} ms; an idle "
-            f"prefill worker takes {prefill_ms:.0f} ms at least: no layout meets that, "
+            f"objectives.ttftMs allows {objectives.ttft_for(prompt):.0f} ms for a prompt of {prompt:.0f} "
+            f"tokens, but an idle prefill worker takes at least {prefill_ms:.0f} ms. No layout meets that; "
             f"write more than {_above(prefill_ms)}"
         )
     batch, step_ms = numbers.get("decodeBatch"), numbers.get("stepMilliseconds")
     # A batch below one may also be for want of memory: then the step is short enough.
     if batch is not None and step_ms is not None and batch < 1 and step_ms > least * TPOT_MARGIN * objectives.tpot_ms:
         return (
-            f"objectives.tpotMs is {objectives.tpot_ms:g}; a decode step takes more than {step_ms:.1f} ms however few "
-            f"requests there are: no layout meets that, write more than {_above(step_ms)}"
+            f"objectives.tpotMs is {objectives.tpot_ms:g}, but a decode step of one request takes more than "
+            f"{step_ms:.1f} ms. No layout meets that; write more than {_above(step_ms)}"
         )
     return None
 

@@ -83,10 +83,12 @@ async def group_told(kube: Kube, group: ElasticGroup) -> GroupTold:
 
 async def _policy(kube: Kube, namespace: str, name: str, reference: LocalReference | None) -> PlannerPolicy:
     if reference is None:
-        raise ExplainError(f"{namespace}/{name} names no policy (spec.policyRef): nothing is planned for it")
+        raise ExplainError(f"{namespace}/{name} has no spec.policyRef, so nothing is planned for it")
     document = await kube.find(resources.PLANNER_POLICIES, reference.name, namespace)
     if document is None:
-        raise ExplainError(f"{namespace}/{name}: there is no PlannerPolicy '{reference.name}' (spec.policyRef)")
+        raise ExplainError(
+            f"{namespace}/{name}: spec.policyRef names PlannerPolicy '{reference.name}', which does not exist"
+        )
     return _read(PlannerPolicy, document)
 
 
@@ -107,7 +109,9 @@ async def _plans(kube: Kube, namespace: str) -> list[Plan]:
             plans.append(Plan.model_validate(item))
         except ValidationError as error:  # of a newer version
             name = item["metadata"]["name"]
-            print(f"Plan {name} is left out: this version cannot read {unreadable_fields(error)}", file=sys.stderr)
+            print(
+                f"Plan {name} is ignored, because this version cannot read {unreadable_fields(error)}", file=sys.stderr
+            )
     return plans
 
 
@@ -149,7 +153,10 @@ def _season(state: State, last: memory.Last, policy: Policy) -> SeasonalForecast
 def parse(argv: list[str]) -> argparse.Namespace:
     parser = CommandParser(
         prog="pointsman explain",
-        description="What the planner saw, expects, considered and chose for a service or an elastic group, and why.",
+        description=(
+            "Explain the planner's latest evaluation of a service or an elastic group: metrics, forecast, "
+            "alternatives, decision and its reason."
+        ),
         epilog=_EPILOG,
     )
     parser.add_argument("service", metavar="SERVICE", help="the LLMService or ElasticGroup")

@@ -22,9 +22,9 @@ _SHOWN_PUBLICATIONS = 8
 _SHOWN_SHARE = 0.01  # of requests
 _LATE_S = 30.0  # beyond what is normal, before somebody is said to be silent
 WHAT_MODE_MEANS = {
-    Mode.SHADOW: "I only write it down: the policy's mode is Shadow.",
-    Mode.APPROVE: "A person must approve it: the policy's mode is Approve.",
-    Mode.EXTERNAL: "I only set routing: the policy's mode is External, replicas belong to somebody else.",
+    Mode.SHADOW: "The decision is only recorded: the policy's mode is Shadow.",
+    Mode.APPROVE: "The plan needs an approval: the policy's mode is Approve.",
+    Mode.EXTERNAL: "Only routing is set: the policy's mode is External, so others set replicas.",
 }
 
 
@@ -53,21 +53,21 @@ def explanation(told: Told) -> str:
     sections = [_heading(told)]
     wrong = _wrong(told)
     if wrong:
-        sections.append(section("Something is wrong", wrong))
+        sections.append(section("Problems", wrong))
     if told.observation is None or told.decision is None:
         sections.append(told.unknown)
     else:
         sections += [
-            section("What I saw", _seen(told.observation, told.decision, told.policy)),
-            section("What I expect", _expected(told.decision, told.policy, told.season)),
-            section("What I considered", considered(told.decision.alternatives)),
-            section("What I chose, and why", _chosen(told)),
-            section("What would change my mind", _turning(told)),
-            section("What my word is worth", _score(told)),
+            section("Metrics", _seen(told.observation, told.decision, told.policy)),
+            section("Forecast", _expected(told.decision, told.policy, told.season)),
+            section("Alternatives", considered(told.decision.alternatives)),
+            section("Decision", _chosen(told)),
+            section("Loads at which the decision changes", _turning(told)),
+            section("Accuracy of past estimates", _score(told)),
         ]
     if told.publications:
-        sections.append(section("Routing numbers that I published last", _published(told)))
-    sections.append(section("What I did last", plans_so_far(told.plans, told.now)))
+        sections.append(section("Latest published routing numbers", _published(told)))
+    sections.append(section("Latest plans", plans_so_far(told.plans, told.now)))
     return "\n\n".join(sections) + "\n"
 
 
@@ -75,7 +75,7 @@ def _heading(told: Told) -> str:
     line = f"{told.namespace}/{told.service}: policy {told.policy_name}, mode {told.policy.mode}"
     if told.observation is not None:
         looked = datetime.fromtimestamp(told.observation.at_s, told.now.tzinfo)
-        line += f"; as I saw it {ago(told.now - looked)}"
+        line += f"; evaluated {ago(told.now - looked)}"
     return line
 
 
@@ -106,8 +106,8 @@ def _wrong(told: Told) -> list[str]:
         taken += sum(w.gpus for w in observation.encode_workers if w.condition is not WorkerCondition.DRAINING)
         if taken > told.policy.max_gpus and told.policy.mode in (Mode.ACTIVE, Mode.APPROVE):
             lines.append(
-                f"{taken} GPUs are taken, budget.maxGpus is {told.policy.max_gpus}: "
-                "plans that take more than that are not carried out"
+                f"{taken} GPUs are in use, more than budget.maxGpus ({told.policy.max_gpus}): plans above the "
+                "budget are not executed"
             )
     return [*lines, *operator_is_silent(told.now, told.plans)]
 
@@ -119,8 +119,10 @@ def planner_is_silent(now: datetime, looked_s: float, policy: Policy) -> list[st
     if silent_s <= SAVE_EVERY_S + policy.stale_after_s + policy.interval_s + _LATE_S:
         return []
     return [
-        f"the planner has written down nothing for {silent_s:.0f} s, so all below is old: is it running? "
-        "kubectl get pods -A -l app.kubernetes.io/component=planner"
+        (
+            f"the planner has saved no evaluation for {silent_s:.0f} s, so all below is old; check that it "
+            "runs: kubectl get pods -A -l app.kubernetes.io/component=planner"
+        )
     ]
 
 
@@ -133,8 +135,10 @@ def operator_is_silent(now: datetime, plans: Sequence[Plan]) -> list[str]:
     if waits_s <= _LATE_S:
         return []
     return [
-        f"the operator has not seen plan {newest.metadata.name} in {waits_s:.0f} s: is it running? "
-        "kubectl get pods -A -l app.kubernetes.io/component=operator"
+        (
+            f"the operator has not handled plan {newest.metadata.name} for {waits_s:.0f} s; check that it "
+            "runs: kubectl get pods -A -l app.kubernetes.io/component=operator"
+        )
     ]
 
 
@@ -153,7 +157,7 @@ def _seen(observation: Observation, decision: Decision, policy: Policy) -> list[
     if load is None:
         early = decision.reason is Reason.NOT_ENOUGH_DATA
         unknown = (
-            "the load is not known yet: a rate takes two looks"
+            "the load is unknown until the second evaluation, because a rate needs two"
             if early
             else "the load could not be read: it is unknown, not zero"
         )
@@ -176,8 +180,8 @@ def _seen(observation: Observation, decision: Decision, policy: Policy) -> list[
         )
     routing = observation.routing
     if service is not None and service.held:
-        lines.append(f"{service.held:.0f} requests are held back: they would be late, and make others late")
-    lines.append(f"prompts of up to {routing.max_local_prefill_tokens} new tokens are computed where they are decoded")
+        lines.append(f"{service.held:.0f} requests are queued at gateways, because they would be late and delay others")
+    lines.append(f"prompts of up to {routing.max_local_prefill_tokens} new tokens are prefilled on their decode worker")
     lines.append(f"a prefill worker computes up to {routing.prefill_token_budget} prompt tokens at one time")
     if load.uncached is not None and load.uncached.only_local:
         shares = load.uncached.only_local
@@ -186,7 +190,7 @@ def _seen(observation: Observation, decision: Decision, policy: Policy) -> list[
     if routing.flow != NOTHING_HELD:
         lines.append(in_words(routing.flow))
     if observation.plan_in_progress:
-        lines.append("a plan is being carried out")
+        lines.append("a plan is being executed")
     if observation.awaiting_approval is not None:
         lines.append(f"the plan for {observation.awaiting_approval} awaits approval")
     return lines
@@ -199,7 +203,7 @@ def _encoding(observation: Observation) -> list[str]:
     starting = sum(worker.condition is WorkerCondition.STARTING for worker in workers)
     lines = [f"{active} encode workers serve{f', {starting} starting' if starting else ''}"]
     if load is None:
-        return [*lines, "no gateway counts images: what comes for encode workers is unknown"]
+        return [*lines, "no gateway counts images, so the load of the encode workers is unknown"]
     each = f", {load.images:.1f} of each" if load.images is not None else ""
     took = f", {load.image_ms:.0f} ms for one" if load.image_ms is not None else ""
     return [*lines, f"{load.requests_per_s:.2f} requests a second have images for encode workers{each}{took}"]
@@ -221,10 +225,10 @@ def _others(observation: Observation) -> str:
 def _expected(decision: Decision, policy: Policy, season: SeasonalForecast | None) -> list[str]:
     numbers = dict(decision.inputs)
     if "ratePerSecond" not in numbers:
-        return ["nothing: there is not enough to go by"]
-    lines = [f"{numbers['ratePerSecond']:.2f} requests a second now"]
+        return ["none: too few metrics"]
+    lines = [f"{numbers['ratePerSecond']:.2f} requests/s now"]
     if "expectedRatePerSecond" in numbers:
-        lines[0] += f", {numbers['expectedRatePerSecond']:.2f} by the time a worker that is started now would serve"
+        lines[0] += f", {numbers['expectedRatePerSecond']:.2f} when a worker started now would serve"
     if season is not None:
         lines.append(_season(season))
     if {"prefillNeeded", "decodeNeeded"} <= numbers.keys():
@@ -236,19 +240,19 @@ def _expected(decision: Decision, policy: Policy, season: SeasonalForecast | Non
     if share >= _SHOWN_SHARE:
         longest = numbers.get("longestReachablePromptTokens")
         of = "" if longest is None else f" (prompts above about {longest:.0f} tokens)"
-        lines.append(f"about {share:.0%} of requests miss an objective even when they are alone{of}")
+        lines.append(f"about {share:.0%} of requests miss an objective even on an idle worker{of}")
     if numbers.get("backlog", 0) >= 1:
-        lines.append(f"{numbers['backlog']:.0f} requests more than that wait already")
+        lines.append(f"{numbers['backlog']:.0f} more requests are already waiting")
     return lines
 
 
 def _season(season: SeasonalForecast) -> str:
     days = f"the last {season.days} days" if season.days > 1 else "the day before"
     of = "the same day a week ago" if season.weekly else days
-    believed = f"{season.share:.0%} of such rises came lately"
+    believed = f"{season.share:.0%} of such rises recurred recently"
     if season.share == 0:
-        believed = "not used: no such rise came lately"
-    return f"by {of}: {season.per_s:.2f} then, which adds {season.rise_per_s:.2f} ({believed})"
+        believed = "not used, because no such rise recurred recently"
+    return f"as on {of}: {season.per_s:.2f} requests/s then, a rise of {season.rise_per_s:.2f} ({believed})"
 
 
 def _now_needed(numbers: dict[str, float]) -> str:
@@ -281,9 +285,9 @@ def _chosen(told: Told) -> list[str]:
         how = f", switching {' and '.join(moves)}" if moves else ""
         lines = [f"go to {decision.in_words}{how} ({decision.reason})"]
     elif decision.reason is Reason.SWITCH_DEFERRED:
-        lines = ["wait: another split would be better, but it is too early to switch"]
+        lines = ["wait: another split would be better, but the guards defer a switch"]
     elif decision.reason is Reason.AWAITING_APPROVAL:
-        lines = ["wait: a person has the plan for what I still want"]
+        lines = ["wait: the plan for this layout awaits approval"]
     else:
         lines = [f"stay at {decision.in_words} ({decision.reason})"]
     lines.append(decision.message)
@@ -308,20 +312,20 @@ def _tried(told: Told, decision: Decision) -> list[str]:
     ended = ago(told.now - ended_at)
     if phase is PlanPhase.DENIED:
         patience = f"{told.denied_for_s:.0f} s after that (approvals.expireAfterSeconds)"
-        return [f"{name} for this was denied {ended}: I ask again {patience}"]
+        return [f"{name} for this layout was denied {ended}; the next plan is made {patience}"]
     if phase in (PlanPhase.FAILED, PlanPhase.EXPIRED):
-        return [f"{name} for this {phase.lower()} {ended}: I try again half a minute after that, later each time"]
+        return [f"{name} for this layout {phase.lower()} {ended}; the planner retries after 30 s, with back-off"]
     return []
 
 
 def _turning(told: Told) -> list[str]:
     points, observation = told.turning, told.observation
     if points is None or observation is None:
-        return ["a load: none was seen"]
+        return ["any load: none was measured"]
     held_s = told.policy.scale_in_stabilization_s
     lines: list[str] = []
     if points.more_requests is not None and points.more_requests.already:
-        lines.append(f"only time: what the guards defer now; {_goal(points.more_requests)}")
+        lines.append(f"once the guards no longer defer it, {_goal(points.more_requests)}")
     else:
         asked = (
             ("more than {value:.2f} requests a second", points.more_requests),
@@ -331,9 +335,9 @@ def _turning(told: Told) -> list[str]:
         lines += [f"{words.format(value=at.value)}: {_goal(at)}" for words, at in asked if at is not None]
     fewer = points.fewer_requests
     if fewer is not None:
-        low = "a load as low as now" if fewer.already else f"fewer than {fewer.value:.2f} requests a second"
+        low = "the present load" if fewer.already else f"fewer than {fewer.value:.2f} requests a second"
         lines.append(f"{low} for {held_s:.0f} s: {_goal(fewer)}")
-    return lines or [f"nothing within {WIDEST:g} times the present load: the policy leaves no other layout that helps"]
+    return lines or [f"none within {WIDEST:g} times the present load: the policy allows no other layout that helps"]
 
 
 def _score(told: Told) -> list[str]:
@@ -341,30 +345,32 @@ def _score(told: Told) -> list[str]:
     numbers = dict(told.decision.inputs)
     predicted, observed = numbers.get("predictedAttainment"), numbers.get("observedAttainment")
     if predicted is None or observed is None:
-        return ["nothing was compared yet"]
+        return ["no estimate has been compared yet"]
     lines = [
-        f"for the workers that served lately I expected {predicted:.0%} of requests within objectives; "
-        f"clients got {observed:.0%}, and a single look was off by {numbers['predictionError'] * 100:.0f} points"
+        (
+            f"expected {predicted:.0%} of requests within objectives with the recent workers; observed "
+            f"{observed:.0%}; mean error of one evaluation {numbers['predictionError'] * 100:.0f} points"
+        )
     ]
     if_executed, gpus = numbers.get("attainmentIfExecuted"), numbers.get("gpusIfExecuted")
     if if_executed is not None and gpus is not None and told.policy.mode is Mode.SHADOW:
         lines.append(
-            f"had my plans been carried out, it would have been {if_executed:.0%}, now on {gpus:.0f} GPUs; starts and "
-            "switches are taken to last as long as they usually do"
+            f"with the recorded plans executed, estimated {if_executed:.0%} on {gpus:.0f} GPUs; start and "
+            "switch times as usual"
         )
     return lines
 
 
 def _goal(point: TurningPoint) -> str:
     decision = point.decision
-    return f"I would go to {decision.in_words} ({decision.reason})"
+    return f"the planner would change to {decision.in_words} ({decision.reason})"
 
 
 def plans_so_far(plans: Sequence[Plan], now: datetime) -> list[str]:
     """The newest plan, and the newest that changes the layout."""
     made = sorted(plans, key=lambda plan: plan.spec.sequence)
     if not made:
-        return ["nothing: no plan was made"]
+        return ["no plan was made"]
     layouts = [plan for plan in made if plan.spec.changes_layout]
     shown = [layouts[-1]] if layouts else []
     if made[-1] not in shown:
@@ -375,7 +381,7 @@ def plans_so_far(plans: Sequence[Plan], now: datetime) -> list[str]:
 def _plan(plan: Plan, now: datetime) -> list[str]:
     spec, status = plan.spec, plan.status
     what = spec.target_in_words if spec.changes_layout else "routing"
-    became = f"{status.phase}" if status.phase is not None else "not seen by the operator yet"
+    became = f"{status.phase}" if status.phase is not None else "not handled by the operator yet"
     lines = [f"{plan.metadata.name} ({ago(now - spec.observed_at)}): {what}, {spec.reason}; {became}", spec.message]
     if status.message:
         lines.append(status.message)
@@ -391,7 +397,7 @@ def ago(past: timedelta) -> str:
     """How long ago, in words."""
     seconds = past.total_seconds()
     if seconds < 0:
-        return f"at a time that is {-seconds:.0f} s ahead of this computer's clock"
+        return f"{-seconds:.0f} s ahead of the clock of this computer"
     if seconds < 120:
         return f"{seconds:.0f} s ago"
     if seconds < 7200:

@@ -42,20 +42,20 @@ def group_explanation(told: GroupTold) -> str:
     sections = []
     wrong = _wrong(told)
     if wrong:
-        sections.append(section("Something is wrong", wrong))
+        sections.append(section("Problems", wrong))
     if told.last is None:
         sections.append(told.unknown)
     else:
         observation, decision = told.last.observation, told.last.decision
         looked = datetime.fromtimestamp(observation.seen.at_s, told.now.tzinfo)
-        heading += f"; as I saw it {ago(told.now - looked)}"
+        heading += f"; evaluated {ago(told.now - looked)}"
         sections += [
-            section("What I saw", _seen(observation, told.policy)),
-            section("What I expect", _expected(decision)),
-            section("What I considered", considered(decision.alternatives)),
-            section("What I chose, and why", _chosen(decision, told.policy)),
+            section("Metrics", _seen(observation, told.policy)),
+            section("Forecast", _expected(decision)),
+            section("Alternatives", considered(decision.alternatives)),
+            section("Decision", _chosen(decision, told.policy)),
         ]
-    return "\n\n".join([heading, *sections, section("What I did last", plans_so_far(told.plans, told.now))]) + "\n"
+    return "\n\n".join([heading, *sections, section("Latest plans", plans_so_far(told.plans, told.now))]) + "\n"
 
 
 def _wrong(told: GroupTold) -> list[str]:
@@ -72,7 +72,7 @@ def _seen(observation: GroupObservation, policy: Policy) -> list[str]:
     lines = [f"{observation.serving} of {observation.desired} instances serve{starting}"]
     load, service, manager = observation.seen.load, observation.seen.service, observation.manager
     if load is None:
-        return [*lines, "the load is not known: it is unknown, not zero"]
+        return [*lines, "the load could not be read: it is unknown, not zero"]
     lengths = (
         f" of {load.prompt_tokens:.0f} prompt and {load.output_tokens:.0f} answer tokens"
         if load.prompt_tokens is not None and load.output_tokens is not None
@@ -90,17 +90,19 @@ def _seen(observation: GroupObservation, policy: Policy) -> list[str]:
             f"{manager.waiting:.0f} requests wait; {manager.free_slots:.0f} of {manager.slots:.0f} KV slots are free"
         )
     if observation.seen.plan_in_progress:
-        lines.append("a plan is being carried out")
+        lines.append("a plan is being executed")
     return lines
 
 
 def _expected(decision: GroupDecision) -> list[str]:
     numbers = dict(decision.inputs)
     if "ratePerSecond" not in numbers:
-        return ["nothing: there is not enough to go by"]
+        return ["none: too few metrics"]
     return [
-        f"{numbers['ratePerSecond']:.2f} requests a second in {numbers['leadSeconds']:.0f} s, when a new instance "
-        f"would serve, and {numbers['highRatePerSecond']:.2f} to be planned for",
+        (
+            f"{numbers['ratePerSecond']:.2f} requests/s in {numbers['leadSeconds']:.0f} s, when a new "
+            f"instance would serve; planned for {numbers['highRatePerSecond']:.2f}"
+        ),
         f"a decode step of one instance takes {numbers['stepSeconds'] * 1000:.1f} ms and "
         f"{numbers['stepSecondsPerRequest'] * 1000:.2f} ms for each request in it",
         f"{numbers['instancesNeeded']:.0f} needed: {numbers['expectedPrompts']:.0%} of prompts in time, "
@@ -113,7 +115,7 @@ def _chosen(decision: GroupDecision, policy: Policy) -> list[str]:
     if decision.changes_layout:
         lines = [f"go to {word} ({decision.reason})"]
     elif decision.reason is Reason.AWAITING_APPROVAL:
-        lines = ["wait: a person has the plan for what I still want"]
+        lines = ["wait: the plan for this layout awaits approval"]
     else:
         lines = [f"stay at {word} ({decision.reason})"]
     lines.append(decision.message)

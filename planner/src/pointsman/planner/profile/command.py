@@ -48,7 +48,7 @@ def main(argv: list[str]) -> int:
         print("pointsman profile: interrupted; nothing is written", file=sys.stderr)
         return EXIT_INTERRUPTED
     print("\n".join(told(made)))
-    print(f"wrote {options.out}; see what it says with: pointsman replay --table {options.out} --trace step --policy …")
+    print(f"wrote {options.out}; try it with: pointsman replay --table {options.out} --trace step --policy …")
     return 0
 
 

@@ -10,8 +10,8 @@ from pointsman.process.arguments import CommandParser
 
 _DESCRIPTION: Final = """\
 Measure one live vLLM worker and write its performance table: prefill time by prompt and cached prefix, decode step by
-batch and context, the size of its KV, and what moving KV from a prefill worker takes. The worker should get no other
-requests; measurements that others disturb are thrown away, and many of them end the profile.
+batch and context, KV capacity, and the time of a KV transfer from a prefill worker. The worker should get no other
+requests. Measurements that other requests disturb are discarded; if there are many, the profile ends.
 """
 _EPILOG: Final = """\
 examples:
@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--minutes", type=_minutes, default=5.0, metavar="M", help="at most so long (default: 5)")
     add("--served-model", metavar="NAME", help="where the worker serves several (default: the first it lists)")
 
-    measured = parser.add_argument_group("what is measured").add_argument
+    measured = parser.add_argument_group("measurements").add_argument
     measured(
         "--max-prompt-tokens",
         type=_whole(32),
@@ -98,8 +98,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     measured("--seed", type=int, metavar="N", help="of the prompts (default: another one every time)")
 
-    table = parser.add_argument_group("what the table says").add_argument
-    table("--gpu", default="unknown", metavar="NAME", help="what it runs on, e.g. h100_sxm (default: unknown)")
+    table = parser.add_argument_group("the table").add_argument
+    table("--gpu", default="unknown", metavar="NAME", help="its GPU, e.g. h100_sxm (default: unknown)")
     table("--model", metavar="NAME", help="e.g. meta-llama/Meta-Llama-3.1-8B (default: as it is served)")
     table("--tp", type=_whole(1), default=1, metavar="N", help="tensor-parallel size: GPUs of one worker (default: 1)")
     table(

@@ -100,7 +100,7 @@ class LiveWorker:
         capacity = _whole(cache.get("kv_cache_size_tokens")) or (block * blocks if block and blocks else None)
         if block is None or capacity is None or not isinstance(length, int):
             raise ProfileError(
-                f"{self.url} does not say how large its KV cache ({_CACHE}) or its context (max_model_len) is"
+                f"{self.url} does not report the size of its KV cache ({_CACHE}) or its context (max_model_len)"
             )
         return WorkerFacts(
             model=model,
@@ -153,7 +153,7 @@ class LiveWorker:
                     raise ProfileError(f"{self.url} answered HTTP {answer.status}: {_sentence(text)}")
                 made = _object(text).get("usage")
                 if not isinstance(made, dict) or made.get("completion_tokens") != tokens:
-                    raise ProfileError(f"{self.url} was asked for {tokens} tokens and answered {_sentence(text)}")
+                    raise ProfileError(f"{self.url} answered a request for {tokens} tokens with {_sentence(text)}")
                 return Answer(took_s, answer.headers.get(headers.PREFILL) == "remote")
         except (aiohttp.ClientError, OSError, UnicodeDecodeError) as error:
             raise ProfileError(f"{self.url} did not answer: {error or type(error).__name__}") from None

@@ -60,8 +60,8 @@ def load_group(path: Path) -> GroupFile:
     spec, status = group.spec, group.status
     if not status.latency_model:
         raise ReplayError(
-            f"{path}: status.latencyModel is empty: write what 'kubectl get eg {group.metadata.name} -o yaml' prints "
-            "once the group has served"
+            f"{path}: status.latencyModel is empty: save the output of 'kubectl get eg {group.metadata.name} "
+            "-o yaml' once the group has served"
         )
     joined = status.instances.joined if status.instances is not None else None
     slots = status.slots.total // joined if status.slots is not None and joined else spec.instance.kv_tokens

@@ -41,9 +41,9 @@ def run_group(
     step = options.step_s or group.step
     if step is None:
         raise ReplayError(
-            f"{group.name}: the file has no plan of it that says what a decode step takes: add what "
-            f"'kubectl get plans -l {names.SERVICE_LABEL}={group.name} -o yaml' prints, or write "
-            "--step-milliseconds FIXED,PER_REQUEST"
+            f"{group.name}: no plan in the file has the time of a decode step: add the output of 'kubectl get "
+            f"plans -l {names.SERVICE_LABEL}={group.name} -o yaml', or use --step-milliseconds "
+            "FIXED,PER_REQUEST"
         )
     ready = group.replicas if options.instances is None else options.instances
     least, most = group.bounds.least, group.bounds.most
@@ -97,5 +97,5 @@ def assumptions(options: Options, group: GroupFile) -> list[str]:
     if group.gpus == 0:
         notes.append("instances compute on CPU; each counts as one GPU")
     if options.instances is None:
-        notes.append(f"begins with spec.instances.replicas, {group.replicas}; --instances says another number")
+        notes.append(f"starts with spec.instances.replicas ({group.replicas}); --instances sets another number")
     return notes

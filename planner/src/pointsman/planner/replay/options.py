@@ -12,8 +12,8 @@ from pointsman.planner.replay.trace_files import TimeUnit
 from pointsman.process.arguments import CommandParser
 
 _DESCRIPTION: Final = """\
-Run a trace through a simulated service, with the planner and the policy file that are used live, and say what it comes
-to: attainment, goodput, GPU-hours, latencies, switches, and why each decision was made. Needs no cluster and no GPU.
+Run a trace through a simulated service, with the planner and the policy file that are used live. Prints attainment,
+goodput, GPU-hours, latencies, switches, and the reason of each decision. Needs no cluster and no GPU.
 """
 _EPILOG: Final = """\
 examples:
@@ -174,14 +174,16 @@ def _parser() -> argparse.ArgumentParser:
         "--max-sequences",
         type=_whole,
         metavar="N",
-        help="one worker decodes at once, vLLM's --max-num-seqs (default: 256; with --table what was measured)",
+        help=("most requests that one worker decodes at once, vLLM's --max-num-seqs (default: 256, or from --table)"),
     )
     engine(
         "--engine-factors",
         type=_factors,
         metavar="P,D",
-        help="the real engine takes so many times what the table says, in prefill and decode (default: 1.15,1.2; "
-        "1,1 with --table)",
+        help=(
+            "factors by which the real engine is slower than the table, in prefill and decode (default: "
+            "1.15,1.2; 1,1 with --table)"
+        ),
     )
     engine("--noise", type=_share, default=0.08, metavar="SHARE", help="spread of its times (default: 0.08)")
 
@@ -194,7 +196,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_share,
         default=0.0,
         metavar="SHARE",
-        help="share of each prompt that is cached, for traces that do not say (default: 0)",
+        help="cached share of each prompt, for traces without that column (default: 0)",
     )
     service("--metric-dropout", type=_share, default=0.0, metavar="SHARE", help="scrapes that fail (default: 0)")
     service("--start-failures", type=_share, default=0.0, metavar="SHARE", help="worker starts that fail (default: 0)")
@@ -206,13 +208,15 @@ def _parser() -> argparse.ArgumentParser:
     ).add_argument
     images("--encode-milliseconds", type=_factor, metavar="MS", help="a worker takes for one image; without: no pool")
     images("--encode-workers", type=_whole, metavar="N", help="at the start (default: the least of the bounds)")
-    images("--encode-bounds", type=_bounds, metavar="A-B", help="least and most (default: 1 to what the budget leaves)")
+    images("--encode-bounds", type=_bounds, metavar="A-B", help="least and most (default: 1 to the rest of the budget)")
     images("--encode-gpus", type=_whole, metavar="N", help="of one worker (default: 1)")
 
     group = parser.add_argument_group(
         "an elastic group", "in place of a service; the options of engines, workers and switches are not used"
     ).add_argument
-    group("--group", type=Path, metavar="FILE", help="what 'kubectl get eg NAME -o yaml' prints, better with its plans")
+    group(
+        "--group", type=Path, metavar="FILE", help="output of 'kubectl get eg NAME -o yaml', if possible with its plans"
+    )
     group("--instances", type=_whole, metavar="N", help="at the start (default: the group's spec.instances.replicas)")
     group(
         "--step-milliseconds",
@@ -234,16 +238,18 @@ def _parser() -> argparse.ArgumentParser:
         choices=list(TimeUnit),
         help="of the times in a Mooncake file (default: ms) or a recording (default: s)",
     )
-    load("--accept-times", action="store_true", help="replay a file whose times look wrong")
+    load("--accept-times", action="store_true", help="replay a file with suspicious times")
     load(
         "--block-tokens",
         type=_whole,
         metavar="N",
-        help="tokens that one id of a Mooncake file's hash_ids stands for (default: 512, or what their number shows; "
-        "of a recording what its first line says)",
+        help=(
+            "tokens for each id in hash_ids of a Mooncake file (default: 512, or estimated from their "
+            "number; for a recording from its first line)"
+        ),
     )
 
-    out = parser.add_argument_group("what comes out").add_argument
+    out = parser.add_argument_group("output").add_argument
     out("--json", type=Path, metavar="FILE", help="everything, for --compare and other programs")
     out("--html", type=Path, metavar="FILE", help="a report with pictures, in one file")
     out("--svg", type=Path, metavar="FILE", help="its pictures alone")

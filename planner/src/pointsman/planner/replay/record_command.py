@@ -92,9 +92,9 @@ def _refuse_nameless(series: Sequence[Mapping[str, Any]]) -> None:
     if nameless and len(targets) > 1:
         _, job, instance = nameless[0]
         raise TraceError(
-            f"{len(nameless)} of {len(targets)} targets have no label 'pod' (e.g. job '{job}', instance '{instance}'): "
-            "it cannot be told which of them are one gateway, whose requests would be lost or counted twice; have them "
-            "scraped with that label, as the chart's PodMonitors do"
+            f"{len(nameless)} of {len(targets)} targets have no label 'pod' (e.g. job '{job}', instance "
+            f"'{instance}'), which identifies the gateway. Without it requests would be lost or counted "
+            "twice. Scrape them with that label, as the chart's PodMonitors do"
         )
 
 
@@ -122,7 +122,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add("--from", dest="begin", type=_moment, metavar="TIME", help="instead of --last, e.g. 2026-11-20T09:00+01:00")
     add("--to", type=_moment, metavar="TIME", help="(default: now)")
     add("--out", required=True, type=Path, metavar="FILE", help="where the trace goes")
-    add("--seed", type=int, default=1, metavar="N", help="of what is drawn within buckets (default: 1)")
+    add("--seed", type=int, default=1, metavar="N", help="of the values drawn within buckets (default: 1)")
     return parser.parse_args(argv)
 
 

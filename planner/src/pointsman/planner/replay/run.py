@@ -91,7 +91,7 @@ def load(options: Options) -> Load:
     if options.block_tokens is not None:
         if trace.prefix_blocks is None:
             raise TraceError(f"{options.trace}: --block-tokens is of ids of prompts' blocks, and it has none")
-        notes.append(f"an id of its prompts' blocks stands for {options.block_tokens} tokens, as --block-tokens says")
+        notes.append(f"each block id of its prompts stands for {options.block_tokens} tokens (--block-tokens)")
     if options.copies > 1:
         notes.append(f"{options.copies} copies of it at once, each begun at another point")
     if options.speed != 1:
@@ -118,7 +118,7 @@ def replay(options: Options, policy: PolicyFile, load: Load, command: str, progr
     if load.trace.images is not None and simulation.encode is None:
         raise ReplayError(
             f"{load.trace.name}: {int((load.trace.images > 0).sum())} requests have images, "
-            f"{int(load.trace.images.sum())} in all: --encode-milliseconds MS is needed, what a worker takes for one"
+            f"{int(load.trace.images.sum())} in all; give the time for one as --encode-milliseconds MS"
         )
     core = _core_policy(options, policy.spec, simulation)
     result = simulate(load.trace, simulation, core, _planner(options.planner), progress=progress)
@@ -184,7 +184,7 @@ def _start(options: Options, simulation: Simulation) -> list[str]:
     if options.workers is not None:
         return []
     layout = f"{simulation.prefill_workers}P{simulation.decode_workers}D"
-    return [f"begins with {layout}, the fewest workers of the budget: what runs already is said by --workers"]
+    return [f"starts with {layout}, the fewest workers of the budget; --workers sets another layout"]
 
 
 def _simulation(options: Options, spec: PlannerPolicySpec) -> tuple[Simulation, dict[str, object]]:

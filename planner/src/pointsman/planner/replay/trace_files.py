@@ -139,7 +139,7 @@ def load_trace(
         notes.append(f"its time stamps are {width_s:g} s apart: each is spread uniformly over its bin (seed {seed})")
     trace = trace_of(name or _stem(path), requests, size)
     if trace.prefix_blocks is None:
-        notes.append("it does not say which prompts share a prefix")
+        notes.append("it does not list which prompts share a prefix")
     return Loaded(trace, made, tuple(notes))
 
 
@@ -340,8 +340,8 @@ def _columns(head: "_Line") -> list[str]:
     twice = [column for column in _AZURE_COLUMNS if columns.count(column) > 1]
     if twice:
         raise TraceError(
-            f"{head.where}: the column {', '.join(twice)} is there {columns.count(twice[0])} times in the header "
-            f"'{head.text}'; which one is meant cannot be told: remove the other"
+            f"{head.where}: the header '{head.text}' has the column {', '.join(twice)} "
+            f"{columns.count(twice[0])} times; remove all but one"
         )
     return columns
 
@@ -433,7 +433,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _value(line: _Line, fields: Mapping[str, Any], name: str) -> Any:
     if name not in fields:
         turn = "delay" in fields and name in ("timestamp", "arrival_s")
-        why = ": 'delay' counts from an answer that a replay does not know; write a time of arrival" if turn else ""
+        why = ": 'delay' counts from an answer that a replay does not have; write a time of arrival" if turn else ""
         raise TraceError(f"{line.where}: {name} is missing{why}")
     return fields[name]
 

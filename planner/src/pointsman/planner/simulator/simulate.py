@@ -97,7 +97,7 @@ class _Run:
                 simulation, simulation.encode, self._events, budget, images, path.enter
             )
         elif trace.images is not None and trace.images.any():
-            raise ValueError(f"{trace.name} has requests with images: simulation.encode must say who encodes them")
+            raise ValueError(f"{trace.name} has requests with images, so simulation.encode must be set")
         self._state = planner.first_state()
         believed = simulation.engine.performance
         known = TrueModel(believed, simulation.truth) if planner.measured else believed

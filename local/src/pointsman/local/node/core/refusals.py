@@ -65,7 +65,7 @@ def _container_refusals(where: str, container: Object) -> Iterator[str]:
     if container.get("volumeDevices"):
         yield f"{where}.volumeDevices: block devices are not supported here"
     if "postStart" in (container.get("lifecycle") or {}):
-        yield f"{where}.lifecycle.postStart is not supported here; start what is needed from the command"
+        yield f"{where}.lifecycle.postStart is not supported here; start other programs from the command"
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         if "grpc" in (container.get(probe) or {}):
             yield f"{where}.{probe}.grpc is not supported here; use httpGet, tcpSocket or exec"

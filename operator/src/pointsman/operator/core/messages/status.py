@@ -119,7 +119,7 @@ def creating(have: str) -> str:
 
 
 def replicas_clamped(have: str, asked: int, role: Role, minimum: int, maximum: int) -> str:
-    return f"{have}; the pool asks for {asked}, but spec.pools.{role.label} allows {minimum} to {maximum}"
+    return f"{have}; the pool has replicas {asked}, but spec.pools.{role.label} allows {minimum} to {maximum}"
 
 
 def replicas_kept(have: str, role: Role, replicas: int) -> str:
@@ -272,7 +272,7 @@ def verify_command() -> str:
 
 
 def drain_command() -> str:
-    return "is being told to drain"
+    return "is being drained"
 
 
 def retried(error: str) -> str:

@@ -49,9 +49,9 @@ def decide(
     model = _model(state, observation)
     forecast = state.forecaster.at(lead_s + policy.interval_s, now_s, lead_s, QUANTILE)
     if forecast is None or isinstance(model, str) or state.lengths.prompt_tokens is None:
-        missing = model if isinstance(model, str) else "no request has come yet"
+        missing = model if isinstance(model, str) else "no request has arrived yet"
         return replace(state, unwanted_s=None), _stays(
-            observation, Reason.NOT_ENOUGH_DATA, f"{missing}: nothing is changed"
+            observation, Reason.NOT_ENOUGH_DATA, f"{missing}, so nothing is changed"
         )
     waiting = observation.manager.waiting if observation.manager else 0.0
     load = GroupLoad(
@@ -67,7 +67,7 @@ def decide(
     inputs = _inputs(state, observation, model, load, needed, forecast.expected, lead_s)
     decision = _chosen(state, observation, policy, bounds, needed, most)
     if observation.stuck:
-        message = f"{decision.message}; instances that start for too long, and are not waited for: "
+        message = f"{decision.message}; instances that take too long to start and are ignored: "
         decision = replace(decision, message=message + ", ".join(sorted(observation.stuck)))
     considered = _alternatives(model, load, policy, decision, most, lead_s, observation)
     return _awaiting(state, replace(decision, inputs=inputs, alternatives=considered), observation, policy)
@@ -75,10 +75,10 @@ def decide(
 
 def _why(seen: Observation) -> str:
     if math.isinf(seen.age_s):
-        return "a gateway or the manager was never read: nothing is changed"
+        return "the metrics of a gateway or of the manager were never read, so nothing is changed"
     if seen.load is None:
-        return "the load could not be read: nothing is changed"
-    return f"the metrics are {seen.age_s:.0f} s old: nothing is changed"
+        return "the load could not be read, so nothing is changed"
+    return f"the metrics are {seen.age_s:.0f} s old, so nothing is changed"
 
 
 def _learned(state: GroupState, observation: GroupObservation, load: Load, now_s: float, lead_s: float) -> GroupState:
@@ -98,11 +98,11 @@ def _model(state: GroupState, observation: GroupObservation) -> GroupModel | str
     if not observation.serving:
         return "no instance serves"
     if manager is None or manager.slots <= 0:
-        return "the manager says nothing of instances yet"
+        return "the manager has not reported any instance yet"
     if not observation.latency.by_degree:
-        return "no prefill was measured yet"
+        return "no prefill has been measured yet"
     if state.steps.line is None:
-        return "no decode step was measured yet"
+        return "no decode step has been measured yet"
     slots_each = manager.slots / observation.serving
     return GroupModel(observation.latency, observation.max_degree, state.steps, slots_each, observation.serving)
 
@@ -155,17 +155,17 @@ def _chosen(
     keep = f"keep{'s' * (wanted == 1)} {needed.attainment:.0%} of requests within the objectives"
     short = needed.attainment < goal
     if observation.seen.plan_in_progress and not observation.starting:
-        return _stays(observation, Reason.PLAN_IN_PROGRESS, "a plan is being executed: its end is awaited")
+        return _stays(observation, Reason.PLAN_IN_PROGRESS, "waiting for the end of the plan that is being executed")
     if wanted > now and policy.scale_out:
         said = f"{_are(now)} too few: {word} {keep}"
         if short:
-            said += f", which is the most that the bounds and the budget allow (asked: {goal:.0%})"
+            said += f", the most that the bounds and the budget allow (objective: {goal:.0%})"
         return GroupDecision(Reason.INSTANCES_SHORT, said, wanted, changes_layout=True)
     if short and wanted == now:
         said = f"{now} instance{' is' if now == 1 else 's are'} the most allowed, and {keep}"
-        return _stays(observation, Reason.UNSATISFIABLE, f"{said} (asked: {goal:.0%})")
+        return _stays(observation, Reason.UNSATISFIABLE, f"{said} (objective: {goal:.0%})")
     if wanted > now:
-        return _stays(observation, Reason.STEADY, f"{word} are wanted, but the policy starts none")
+        return _stays(observation, Reason.STEADY, f"{word} are needed, but the policy does not allow scale-out")
     if highest < now and policy.scale_in and not observation.starting and not observation.seen.unread:
         most_word = f"{highest} instance{' was' if highest == 1 else 's were'}"
         stable_s = max(policy.scale_in_stabilization_s, state.leads.lead_s(policy.start_s))
@@ -175,7 +175,7 @@ def _chosen(
             said = f"no more than {most_word} needed in the last {stable_s:.0f} s"
             return GroupDecision(Reason.SPARE_CAPACITY, said, highest, changes_layout=True)
     if wanted < now:
-        return _stays(observation, Reason.STEADY, f"{word} would do; it is waited for whether that lasts")
+        return _stays(observation, Reason.STEADY, f"{word} would be enough; waiting until that has lasted")
     return _stays(observation, Reason.STEADY, f"{word} {keep}")
 
 
@@ -241,9 +241,9 @@ def _alternatives(
         kept = model.expected(load, policy.objectives, instances).attainment
         why = ""
         if instances != chosen:
-            why = f"keeps less than {goal:.0%}" if kept < goal else f"{_are(chosen)} enough"
+            why = f"keeps fewer than {goal:.0%}" if kept < goal else f"{_are(chosen)} enough"
             if instances < chosen and kept >= goal:
-                why = "more were needed a short time ago"
+                why = "more were needed recently"
         action = "stay" if instances == now else "scale-out" if instances > now else "scale-in"
         gpus = instances * observation.gpus_each
         starts_s = lead_s if instances > now else 0.0
@@ -269,7 +269,7 @@ def _awaiting(
     unwanted_s = 0.0 if state.unwanted_s is None else state.unwanted_s + observation.seen.window_s
     if unwanted_s < policy.scale_in_stabilization_s:
         return replace(state, unwanted_s=unwanted_s), decision
-    message = f"{asked} instances have not been needed for {unwanted_s:.0f} s: their plan is withdrawn"
+    message = f"{asked} instances have not been needed for {unwanted_s:.0f} s, so their plan is withdrawn"
     withdrawn = replace(
         decision, reason=Reason.NO_LONGER_WANTED, message=f"{message}. {decision.message}", withdraws=True
     )

@@ -96,9 +96,11 @@ def with_encode(
         return decision
     has = there(observation)
     if target is None:
-        why = "too little is known of images" if has else "the encode pool could not be seen"
+        why = "too few images were measured" if has else "the encode pool could not be read"
         return unplanned(
-            replace(decision, message=f"{decision.message}; {why}: nothing is changed there"), observation, policy
+            replace(decision, message=f"{decision.message}; {why}, so the encode pool is not changed"),
+            observation,
+            policy,
         )
     # What prefill and decode have or get in this decision is theirs; the rest of the budget is for more that encode.
     left = policy.max_gpus - (decision.prefill + decision.decode) * observation.gpus_each
@@ -112,12 +114,12 @@ def with_encode(
     message = f"{decision.message}; {_in_words(target, has, stuck)}"
     reason, short = decision.reason, target.needed_now > has
     if shares.scarce:
-        message += f", and all pools together need more than {policy.max_gpus} GPUs, which are split by their work"
+        message += f", and all pools together need more than {policy.max_gpus} GPUs, which are split by work"
     if shares.taken_from is not None and decision.changes_layout:
         reason = Reason.UNSATISFIABLE
         message = (
-            f"{shares.taken_from} is wanted, and {_in_words(target, has, stuck)}: more than {policy.max_gpus} GPUs, "
-            f"which are split by the work: {decision.layout} for the others"
+            f"{shares.taken_from} is needed, and {_in_words(target, has, stuck)}: together more than "
+            f"{policy.max_gpus} GPUs, which are split by work: {decision.layout} for the other pools"
         )
     elif encode != before and not decision.changes_layout and not decision.withdraws:
         reason = Reason.ENCODE_SHORT if encode > before else Reason.SPARE_CAPACITY
@@ -137,7 +139,7 @@ def with_encode(
 
 def _in_words(target: EncodeTarget, has: int, stuck: int) -> str:
     images, queue = target.queue.images, target.queue
-    idle = f", of which do not start: {stuck}" if stuck else ""
+    idle = f", {stuck} of which do not start" if stuck else ""
     return (
         f"{target.rate_per_s * images:.2f} images/s of {queue.image_s * 1000:.0f} ms now, "
         f"{target.ahead_per_s * images:.2f} expected: {max(target.needed_now, target.workers)} to encode needed, "

@@ -92,7 +92,7 @@ def _why(choice: Choice, is_limited: bool, over: bool) -> tuple[Reason, list[str
     if reason in SHORT and target != now and target.has(wanted.grow) and now.has(target):
         # What is short at this moment no start would reach in time, and what it could reach needs fewer.
         reason = Reason.SPARE_CAPACITY
-        words.append(f"what is started now would come too late, and {target} is enough then")
+        words.append(f"a worker started now would serve too late, when {target} is enough")
     return reason, words
 
 

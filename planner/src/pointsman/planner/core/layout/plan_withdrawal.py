@@ -34,7 +34,7 @@ def withdrawal(state: State, decision: Decision, observation: Observation, polic
     )
     if unwanted_s < long_s:
         return replace(state, unwanted_s=unwanted_s), decision
-    message = f"{asked} has not been needed for {unwanted_s:.0f} s: its plan is withdrawn"
+    message = f"{asked} has not been needed for {unwanted_s:.0f} s, so its plan is withdrawn"
     withdrawn = replace(
         decision, reason=Reason.NO_LONGER_WANTED, message=f"{message}. {decision.message}", withdraws=True
     )

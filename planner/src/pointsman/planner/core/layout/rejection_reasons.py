@@ -66,7 +66,7 @@ def _against_policy(choice: Choice, layout: Layout) -> str:
     if size * each > policy.max_gpus and (size > sum(choice.target) or beyond):
         return f"{size * each} GPUs, {budget}"
     if (size + leaving) * each > policy.max_gpus and size > sum(choice.target):
-        return f"{size * each} GPUs beside {leaving * each} of draining workers, {budget}"
+        return f"{size * each} GPUs in addition to {leaving * each} of draining workers, {budget}"
     for pool, role in enumerate(LANGUAGE_ROLES):
         bounds, word = policy.bounds(role), role.label
         if layout[pool] > bounds.most and layout[pool] > choice.target[pool]:
@@ -104,7 +104,7 @@ def _short(choice: Choice, layout: Layout, fewer: list[int]) -> str:
     if not words:
         return ""
     roles, needs = " and ".join(role for role, _ in words), " and ".join(str(need) for _, need in words)
-    return f"less {roles} than needed: {needs} needed"
+    return f"fewer {roles} workers than needed: {needs} needed"
 
 
 def _queue(choice: Choice, point: OperatingPoint, layout: Layout) -> str:
@@ -117,7 +117,7 @@ def _queue(choice: Choice, point: OperatingPoint, layout: Layout) -> str:
         return ""
     if math.isinf(takes_s):
         return f"; the queue of {wanted.backlog:.0f} would never be cleared"
-    return f"; the queue of {wanted.backlog:.0f} would take {takes_s:.0f} s to clear ({wished_s:.0f} s wanted)"
+    return f"; the queue of {wanted.backlog:.0f} would take {takes_s:.0f} s to clear (goal: {wished_s:.0f} s)"
 
 
 def _clears_s(wanted: Targets, point: OperatingPoint, layout: Layout) -> float:
@@ -135,12 +135,12 @@ def _gain(choice: Choice, point: OperatingPoint, layout: Layout) -> str:
     )
     for _, gain, worth in found:
         if gain <= 0:
-            return "serves no more of what is needed now"
+            return "serves no more of the present need"
         if worth > 0 and keeps(layout[0] - choice.now[0]) < keeps(0) - MOST_LOST:
             then, now = keeps(layout[0] - choice.now[0]), keeps(0)
             return f"serving workers would keep {then:.0%} within objectives, not {now:.0%}"
-        return f"serves {gain:.1%} more of what is needed now, a switch must bring {gain - worth:.1%}"
-    return "would leave a role without a worker that serves"
+        return f"serves {gain:.1%} more of the present need, a switch must gain {gain - worth:.1%}"
+    return "one role would have no serving worker"
 
 
 def _kept(choice: Choice, layout: Layout, fewer: list[int]) -> str:
@@ -149,16 +149,16 @@ def _kept(choice: Choice, layout: Layout, fewer: list[int]) -> str:
     if choice.policy.switchable:
         retained = min(wanted.kept_of_both, sum(target))
         if sum(layout) < retained:
-            return f"{retained} workers of both roles are retained: as many were needed lately"
+            return f"{retained} workers of both roles are retained, because as many were needed recently"
     else:
         for pool in fewer:
             retained = min(wanted.kept[pool], target[pool])
             if layout[pool] < retained:
-                return f"{retained} {_role(pool)} workers are retained: as many were needed lately"
+                return f"{retained} {_role(pool)} workers are retained, because as many were needed recently"
     if sum(layout) < sum(target) and is_long(wanted.backlog, wanted.rate_per_s):
         return f"no worker that serves is removed while {wanted.backlog:.0f} requests are queued"
     if any(choice.switched[pool] < now[pool] for pool in (0, 1)):
-        return "takes away workers that serve, while a switch is made"
+        return "removes serving workers during a switch"
     if sum(layout) >= sum(target):
         return f"{_role(1 - fewer[0])} has more workers to spare than {_role(fewer[0])}"
     if sum(target) > sum(now):
@@ -172,7 +172,7 @@ def _more(choice: Choice, layout: Layout) -> str:
     more = [pool for pool in (0, 1) if layout[pool] > target[pool]]
     for pool in more:
         if choice.deferred is not None and wanting is not None and wanting[pool] > now[pool]:
-            return f"a switch is to bring {_role(pool)}, not yet: {choice.deferred}"
+            return f"a switch will add a {_role(pool)} worker, but not yet: {choice.deferred}"
         if now[pool] == target[pool] and wanted.grow[pool] <= now[pool] < wanted.needed[pool]:
             patience = (choice.state.memory.prefill, choice.state.memory.decode)[pool]
             if (left_s := patience.left_s(choice.observation.at_s)) > 0:
@@ -180,16 +180,16 @@ def _more(choice: Choice, layout: Layout) -> str:
             lowest = f"the lowest need of the last {PATIENCE_S:.0f} s: {patience.least}"
             return f"{_role(pool)} workers are started for {lowest}"
         if wanted.grow[pool] > target[pool] and sum(target) < sum(now):
-            return f"{_role(pool)} starts when the workers that are removed have gone"
+            return f"{_role(pool)} workers start once the removed workers are deleted"
         if choice.policy.switchable and wanted.grow[pool] > target[pool]:
             return f"{_role(1 - pool)} has a spare worker, which can switch to {_role(pool)} sooner than one starts"
         if wanted.grow[pool] <= target[pool] < wanted.needed_now[pool]:
             start_s = choice.state.leads.lead_s(choice.policy.start_s)
             return f"a {_role(pool)} worker started now serves in {start_s:.0f} s; {target[pool]} are enough then"
     if not more:
-        return "its workers would not all serve yet"
+        return "not all of its workers would serve yet"
     roles, enough = " and ".join(map(_role, more)), " and ".join(str(target[pool]) for pool in more)
-    return f"more {roles} than needed: {enough} will do"
+    return f"more {roles} workers than needed: {enough} {'is' if len(more) == 1 else 'are'} enough"
 
 
 def _role(pool: int) -> str:

@@ -60,7 +60,9 @@ def switch(
     best = _step(now, best, switch_guards.switches_now(gives, observation, policy, state.history))
     sustained = 1 if _fails(observation, wanted) else switch_guards.SWITCH_TICKS
     if state.wanting_ticks < sustained:
-        return state, SwitchStep(now, best, f"seen for {state.wanting_ticks} of {sustained} ticks", answered=True)
+        return state, SwitchStep(
+            now, best, f"needed in {state.wanting_ticks} of {sustained} evaluations", answered=True
+        )
     for switch in switches_between(now, best):
         why = switch_guards.against_switch(switch, observation, policy, state.history)
         if why is not None:

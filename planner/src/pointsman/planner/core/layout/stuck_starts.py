@@ -43,7 +43,7 @@ def beside_stuck(decision: Decision, observation: Observation, counted: Observat
     if not words:
         return decision
     more = replicas[0] - decision.prefill, replicas[1] - decision.decode
-    beside = f", beside {sum(more)} that do not start" if sum(more) else ""
+    beside = f", in addition to {sum(more)} that do not start" if sum(more) else ""
     return replace(
         decision,
         reason=Reason.SPARE_CAPACITY if given_up else decision.reason,

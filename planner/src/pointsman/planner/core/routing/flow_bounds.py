@@ -53,9 +53,9 @@ def is_overloaded(observation: Observation, policy: Policy) -> bool:
 def in_words(bounds: FlowBounds) -> str:
     """From when on a gateway holds requests back."""
     tokens, requests = bounds.pending_tokens_per_prefill_worker, bounds.decoding_per_decode_worker
-    parts = [f"{tokens} prompt tokens ahead of it at each prefill worker"] if tokens is not None else []
-    parts += [f"{requests} requests that decode at each decode worker"] if requests is not None else []
-    return f"a gateway holds back what finds {' or '.join(parts)}" if parts else "nothing is held back"
+    parts = [f"{tokens} pending prompt tokens per prefill worker"] if tokens is not None else []
+    parts += [f"{requests} decoding requests per decode worker"] if requests is not None else []
+    return f"gateways queue new requests above {' or '.join(parts)}" if parts else "gateways queue no requests"
 
 
 def _pending_tokens(point: OperatingPoint, observation: Observation, policy: Policy) -> float | None:

@@ -70,7 +70,7 @@ class Server:
             if self._manager is not None:
                 alone_since_s = now_s
             if now_s >= deadline_s:
-                log.warning("stopping with KV that nobody took over", extra={"after_seconds": timeout_s})
+                log.warning("stopping with KV that no other instance took over", extra={"after_seconds": timeout_s})
                 return
             if now_s - alone_since_s > ALONE_SECONDS:
                 log.info("stopping: no manager is connected")

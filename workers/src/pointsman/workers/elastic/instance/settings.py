@@ -33,8 +33,10 @@ class InstanceSettings(NatsSettings):
     slots: int | None = Field(
         default=None,
         ge=1,
-        description="Tokens of KV that this instance keeps. None: what fits into 90 percent of the GPU's memory beside "
-        f"the weights, {CPU_SLOTS} on CPU.",
+        description=(
+            "KV capacity in tokens. None: as many as fit next to the weights in 90 percent of the GPU's "
+            f"memory, {CPU_SLOTS} on CPU."
+        ),
     )
     tensor_transport: Literal["auto", "gloo"] = Field(
         default="auto",
@@ -45,5 +47,5 @@ class InstanceSettings(NatsSettings):
     threads: int = Field(default=1, ge=1, description="Of torch, on CPU.")
     control_token: SecretStr = Field(min_length=16)
     drain_timeout_seconds: float = Field(
-        default=300.0, ge=0, description="How long it may take to hand over what it has before it stops."
+        default=300.0, ge=0, description="Longest time to hand over requests before the instance stops."
     )
