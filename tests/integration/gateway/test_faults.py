@@ -337,11 +337,11 @@ async def test_a_prompt_that_kills_its_worker_kills_two_workers_at_most(room: Ro
     for worker in workers:
         worker.behaviours.append(Behaviour(tokens=tokens, cut=True))
     if stream and tokens:
-        with pytest.raises(openai.APIError, match="2 workers died while answering this request") as died:
+        with pytest.raises(openai.APIError, match="2 workers failed while answering this request") as died:
             await read(await gateway.client.completions.create(**ASK, stream=True))
         assert died.value.code == "stream_broken"
     else:
-        with pytest.raises(openai.InternalServerError, match="2 workers died while answering this request") as failed:
+        with pytest.raises(openai.InternalServerError, match="2 workers failed while answering this request") as failed:
             # OpenAI's client repeats a 5xx by itself, and so would kill two more each time.
             await gateway.client.with_options(max_retries=2).completions.create(**ASK, stream=stream)
         assert (failed.value.status_code, failed.value.code) == (502, "workers_died")

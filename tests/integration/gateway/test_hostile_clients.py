@@ -58,7 +58,7 @@ async def test_a_body_that_cannot_be_read_is_the_clients_mistake(room: Room, pat
             assert answer.headers["X-Request-Id"] == "mine"
             assert error["type"] == "invalid_request_error"
     assert await code_count(gateway, 400, endpoint) - before == len(MALFORMED)
-    assert not gateway.of.logged("request failed by a defect")
+    assert not gateway.of.logged("request failed with an internal error")
 
 
 async def test_a_byte_order_mark_and_a_compressed_body_are_accepted(room: Room) -> None:
@@ -161,14 +161,14 @@ async def test_a_body_over_the_limit_is_413_with_the_limit_and_the_way_to_raise_
 
 async def test_a_credential_that_is_not_utf_8_is_a_wrong_one(room: Room) -> None:
     gateway = await room.gateway(await room.workers(1))
-    defects = len(gateway.of.logged("request failed by a defect"))
+    defects = len(gateway.of.logged("request failed with an internal error"))
     host, port = gateway.of.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(b"GET /pointsman/v1/endpoints HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer \xff\r\n\r\n")
     received = await reader.readuntil(b"\r\n\r\n")
     writer.close()
     assert received.startswith(b"HTTP/1.1 401"), received
-    assert len(gateway.of.logged("request failed by a defect")) == defects
+    assert len(gateway.of.logged("request failed with an internal error")) == defects
 
 
 async def test_a_client_that_sends_too_slowly_is_408_and_frees_its_place(room: Room) -> None:

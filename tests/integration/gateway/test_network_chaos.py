@@ -31,7 +31,7 @@ SECONDS = {  # a stall costs one of these
     "suspect_seconds": 0.1,
 }
 REASONS = (
-    "2 workers died while answering this request",  # for all the gateway knows
+    "2 workers failed while answering this request",  # for all the gateway knows
     "attempts failed",
     "did not come in time",  # a connection stalled before the first token
     "did not come within 2 s",  # or in a whole answer

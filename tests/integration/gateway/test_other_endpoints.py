@@ -273,7 +273,7 @@ async def test_a_defect_in_a_stream_that_has_begun_is_an_error_event_and_no_seco
     assert told["sequence_number"] == 4
     request_id = answer.headers[headers.REQUEST_ID]
     await eventually(lambda: gateway.of.logged("request", request_id=request_id), "the answer is logged")
-    assert gateway.of.logged("stream failed by a defect", request_id=request_id)
+    assert gateway.of.logged("stream failed with an internal error", request_id=request_id)
     (line,) = gateway.of.logged("request", request_id=request_id)
     assert (line["status"], line["outcome"]) == (200, "internal")
 

@@ -19,7 +19,7 @@ def test_the_second_death_is_the_last_also_of_one_worker_that_came_back() -> Non
         assert failed(moves, "a", AttemptEnd.DIED) is None
         over = failed(moves, second, AttemptEnd.DIED)
         assert over is not None
-        assert over.startswith("2 workers died while answering this request (a")
+        assert over.startswith("2 workers failed while answering this request (a")
         assert moves.killed
 
 
@@ -32,7 +32,7 @@ def test_a_worker_that_is_still_dying_dies_once() -> None:
     assert not moves.killed
     over = failed(moves, "b", AttemptEnd.LOST)
     assert over is not None
-    assert "2 workers died while answering this request (a, b)" in over
+    assert "2 workers failed while answering this request (a, b)" in over
 
 
 def test_a_prompt_that_kills_workers_before_they_answer_kills_two() -> None:
@@ -56,7 +56,7 @@ def test_prefill_workers_that_died_with_the_prompt_count_in_place_of_the_worker_
     assert moves.deaths == 1
     over = moves.failed(WorkerKey("b"), "b", AttemptEnd.DIED, ["prefill-1"])
     assert over is not None
-    assert over.startswith("2 workers died while answering this request (prefill-0, prefill-1)")
+    assert over.startswith("2 workers failed while answering this request (prefill-0, prefill-1)")
     both = RequestMoves(LIMITS).for_answer()
     assert both.failed(WorkerKey("a"), "a", AttemptEnd.DIED, ["prefill-0", "prefill-1"]) is not None
     assert both.killed

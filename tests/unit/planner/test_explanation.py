@@ -158,7 +158,7 @@ def test_an_explanation_tells_what_was_seen_expected_considered_chosen_and_what_
     assert text.startswith("serving/chat: policy fast, mode Active; evaluated 3 s ago")
     assert "2 prefill and 1 decode workers serve" in text
     assert "page" not in text, "nobody says how old they are"
-    assert "15.00 requests a second of 4000 prompt and 30 answer tokens" in text
+    assert "15.00 requests/s of 4000 prompt and 30 answer tokens" in text
     rates = dict(decision.inputs)
     assert (
         f"{rates['ratePerSecond']:.2f} requests/s now, {rates['expectedRatePerSecond']:.2f} when a worker "
@@ -167,7 +167,7 @@ def test_an_explanation_tells_what_was_seen_expected_considered_chosen_and_what_
     assert "→ 2P1D  stay" in text
     assert decision.message in text
     assert points.more_requests is not None
-    assert f"more than {points.more_requests.value:.2f} requests a second: the planner would change to" in text
+    assert f"more than {points.more_requests.value:.2f} requests/s: the planner would change to" in text
     assert "no plan was made" in text
 
 

@@ -235,7 +235,7 @@ def test_a_size_that_is_given_is_taken_or_refused_and_never_another(tmp_path: Pa
 
 
 def test_more_ids_than_tokens_are_of_no_size(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match=r"3 ids; input_length 2 has 1 at most.*; no size of blocks has so many"):
+    with pytest.raises(TraceError, match=r"3 ids; input_length 2 has 1 at most.*; no block size has that many"):
         load_trace(written(tmp_path, MOONCAKE.replace("1200", "2")))
 
 

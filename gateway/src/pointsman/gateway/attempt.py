@@ -76,7 +76,7 @@ NO_DATA: Final = (
 
 def worker_gone() -> Unsuitable:
     """The worker left the routable set and takes no connections."""
-    return Unsuitable("worker-gone", "its node or pod is gone", unreachable=True)
+    return Unsuitable("worker-gone", "its node or pod no longer exists", unreachable=True)
 
 
 class LiveStream:

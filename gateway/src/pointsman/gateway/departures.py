@@ -75,7 +75,7 @@ class Departures:
             missed = 0 if await self._takes_connections(worker.url) else missed + 1
             if missed >= MISSED_CONNECTIONS:
                 aborts = list(self._open[worker.key][1]) if worker.key in self._open else []
-                log.warning("worker is gone", extra={"worker": worker.name, "ended": len(aborts)})
+                log.warning("worker no longer exists", extra={"worker": worker.name, "ended": len(aborts)})
                 for abort in aborts:
                     abort()
                 return

@@ -118,8 +118,8 @@ class FlowControl:
                 self._give_up(
                     self._line.empty(),
                     lambda: NoWorkerAvailable(
-                        f"All decode workers are gone, and none came back within {self._limits.patience_seconds:g} s; "
-                        f"the limit is {gateway_limit('patience_seconds')} of the service. Try again."
+                        f"No decode worker was routable within {self._limits.patience_seconds:g} s; the limit is "
+                        f"{gateway_limit('patience_seconds')} of the service. Try again."
                     ),
                 )
         else:
@@ -138,7 +138,9 @@ class FlowControl:
         try:
             waiting.chosen.set_result(waiting.pick())
         except Exception as defect:
-            log.exception("no choice by a defect")  # of this request, not of the one whose end made the room
+            log.exception(
+                "no choice because of an internal error"
+            )  # of this request, not of the one whose end made the room
             waiting.chosen.set_exception(defect)
 
     def _give_up(self, those: list[_Held], error: Callable[[], GatewayError]) -> None:

@@ -65,7 +65,7 @@ class _Protocol(RequestHandler):
             log.info("not a request", extra={"why": type(exc).__name__})
             error: GatewayError = _refusal(exc, self.max_header_kib)
         else:
-            log.error("request failed by a defect", exc_info=exc)
+            log.error("request failed with an internal error", exc_info=exc)
             error = GatewayError("The gateway failed on this request.")
         if request.writer.output_size > 0:
             raise ConnectionError("an answer was begun, another one cannot follow")

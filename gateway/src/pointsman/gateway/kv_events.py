@@ -99,7 +99,7 @@ class KvEventFeed:
                 why = str(error) or type(error).__name__
             except Exception:
                 # A defect, as loud as can be; but this worker's cache would stay unknown for ever.
-                log.exception("kv events interrupted by a defect", extra={"worker": worker.name})
+                log.exception("kv events interrupted by an internal error", extra={"worker": worker.name})
                 why = "a defect"
             finally:
                 state.abandon()

@@ -69,7 +69,7 @@ class ModelCatalog:
                 log.warning("model unknown", extra={"worker": worker.name, "why": str(error) or type(error).__name__})
             except Exception:
                 # A defect, as loud as can be; but a worker that is never asked again would never serve.
-                log.exception("model unknown by a defect", extra={"worker": worker.name})
+                log.exception("model unknown because of an internal error", extra={"worker": worker.name})
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, RETRY_MOST_SECONDS)
         self._fleet.set_model(worker.key, model)

@@ -141,7 +141,7 @@ class Passthrough:
                 log.warning("stream broken", extra={"request_id": record.request_id, "detail": error.message})
                 await client.write(self._broken(error, record, stream))
             except Exception:
-                log.exception("stream failed by a defect", extra={"request_id": record.request_id})
+                log.exception("stream failed with an internal error", extra={"request_id": record.request_id})
                 await client.write(self._broken(defect(), record, stream))
             await client.end()
         return response

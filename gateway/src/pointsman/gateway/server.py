@@ -291,7 +291,7 @@ class GatewayServer:
         except Exception:
             record.status, record.outcome = 500, "internal"
             self._metrics.failed("internal")
-            log.exception("request failed by a defect", extra={"request_id": record.request_id})
+            log.exception("request failed with an internal error", extra={"request_id": record.request_id})
             return _error_response(defect(), record.request_id)
         finally:
             if place is not None:
@@ -383,7 +383,7 @@ class GatewayServer:
                 log.warning("stream broken", extra={"request_id": record.request_id, "detail": error.message})
                 await answer.write(self._broken(error, record))
             except Exception:
-                log.exception("stream failed by a defect", extra={"request_id": record.request_id})
+                log.exception("stream failed with an internal error", extra={"request_id": record.request_id})
                 await answer.write(self._broken(defect(), record))
             await answer.end()
         return response

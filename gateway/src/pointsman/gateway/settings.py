@@ -22,7 +22,7 @@ class Settings(ProcessSettings):
     namespace: str = Field(default="default", description="namespace of the service")
     service: str = Field(description="name of the LLMService this gateway serves")
     service_uid: str | None = Field(
-        default=None, description="uid of the LLMService; without it, it is read from the Kubernetes API"
+        default=None, description="uid of the LLMService; unset: read from the Kubernetes API"
     )
     gateway: str = Field(
         default="gateway",
@@ -30,7 +30,7 @@ class Settings(ProcessSettings):
         description="this gateway's own name in its report",
     )
     bind_host: str = Field(default="0.0.0.0", description="address to listen on")
-    port: int = Field(default=names.GATEWAY_PORT, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    port: int = Field(default=names.GATEWAY_PORT, ge=0, le=65535, description="port to listen on; 0: any free port")
     metrics_port: int = Field(
         default=names.GATEWAY_METRICS_PORT,
         ge=0,
@@ -42,7 +42,9 @@ class Settings(ProcessSettings):
         default=None, description="workers from this YAML file, watched for changes, in place of the Kubernetes API"
     )
     control_token: SecretStr = Field(default=SecretStr(""), description="the service's token for the control API")
-    nats_url: str | None = Field(default=None, description="NATS for the workers' KV metrics; without it unknown load")
+    nats_url: str | None = Field(
+        default=None, description="NATS server for the workers' KV metrics; unset: the load of workers is unknown"
+    )
     nats_user: str | None = Field(default=None)
     nats_password: SecretStr | None = Field(default=None)
     nats_ca_certificate: str = Field(
@@ -54,18 +56,22 @@ class Settings(ProcessSettings):
         default=4_000_000,
         ge=1,
         le=1_000_000_000,
-        description="bound of the KV index, in blocks summed over the workers (about 200 bytes each); beyond it, "
-        "blocks not used lately are evicted from the index",
+        description=(
+            "most KV blocks in the index, summed over workers (about 200 bytes each); a full index evicts "
+            "blocks that no recent prompt used"
+        ),
     )
     kv_index_expiration_seconds: float = Field(
         default=0.0,
         ge=0,
         le=86400,
-        description="how long a use of a block counts in its access frequency and protects it from eviction; "
-        "0: no frequencies are counted",
+        description="how long a use protects a KV block from eviction from the index; 0: until the next eviction pass",
     )
     patience_seconds: float = Field(
-        default=10.0, ge=0, le=600, description="how long a request may wait for a worker before it is answered 503"
+        default=10.0,
+        ge=0,
+        le=600,
+        description="longest wait of a request for a routable worker; it is then rejected with 503",
     )
     max_held: int = Field(
         default=4096, ge=0, le=100_000, description="most requests queued by flow control; more are rejected with 429"
@@ -73,13 +79,16 @@ class Settings(ProcessSettings):
     hold_seconds: float = Field(
         default=600.0, ge=0, le=3600, description="longest time of a request in the queue; it is then rejected with 429"
     )
-    max_attempts: int = Field(default=8, ge=1, le=100, description="workers tried for one answer")
+    max_attempts: int = Field(default=8, ge=1, le=100, description="most attempts for one answer")
     connect_timeout_seconds: float = Field(default=2.0, gt=0, le=60)
     inactivity_timeout_seconds: float = Field(
-        default=120.0, gt=0, le=3600, description="a stream that brings nothing for so long has died"
+        default=120.0,
+        gt=0,
+        le=3600,
+        description="longest time without data in a stream that has begun; another worker then resumes it",
     )
     answer_timeout_seconds: float = Field(
-        default=900.0, gt=0, le=86400, description="limit of one answer that is not streamed"
+        default=900.0, gt=0, le=86400, description="longest time for an answer that is not streamed"
     )
     suspect_seconds: float = Field(
         default=2.0,
@@ -93,7 +102,9 @@ class Settings(ProcessSettings):
         le=86400,
         description="longest time from sending a streamed request to a worker until its first token",
     )
-    max_moves: int = Field(default=3, ge=0, le=100, description="moves of one answer to another worker after failures")
+    max_moves: int = Field(
+        default=3, ge=0, le=100, description="most moves of one answer to another worker after failures"
+    )
     max_body_mib: int = Field(default=32, ge=1, le=1024, description="largest request body, MiB")
     body_timeout_seconds: float = Field(
         default=300.0, gt=0, le=86400, description="longest time for a request body to arrive"
@@ -106,21 +117,21 @@ class Settings(ProcessSettings):
     )
     max_header_kib: int = Field(default=64, ge=8, le=1024, description="largest request header, KiB")
     max_answers: int = Field(
-        default=1024, ge=1, le=100_000, description="answers in one request: n times the number of prompts"
+        default=1024, ge=1, le=100_000, description="most answers in one request: n times the number of prompts"
     )
     max_in_flight_requests: int = Field(
         default=8192,
         ge=1,
         le=1_000_000,
-        description="requests at one time, queued ones included; more are answered 429",
+        description="most requests at a time, queued requests included; more are rejected with 429",
     )
     max_in_flight_mib: int = Field(
         default=256,
         ge=1,
         le=1_048_576,
-        description="memory for request bodies, MiB, with the JSON decoded from them; more are answered 429",
+        description="most memory for request bodies, MiB, with the JSON decoded from them; more are rejected with 429",
     )
-    max_images: int = Field(default=IMAGES.max_images, ge=1, le=1024, description="images in one request")
+    max_images: int = Field(default=IMAGES.max_images, ge=1, le=1024, description="most images in one request")
     max_image_mib: int = Field(
         default=IMAGES.max_image_mib, ge=1, le=1024, description="largest image, MiB as fetched or sent"
     )
@@ -137,7 +148,7 @@ class Settings(ProcessSettings):
         default=IMAGES.fetch_timeout_seconds, ge=1, le=300, description="longest time to fetch an image"
     )
     image_max_redirects: int = Field(
-        default=IMAGES.max_redirects, ge=0, le=20, description="redirects that a fetch follows"
+        default=IMAGES.max_redirects, ge=0, le=20, description="most redirects that a fetch follows"
     )
     trust_request_mm_kwargs: bool = Field(
         default=False,
@@ -148,22 +159,31 @@ class Settings(ProcessSettings):
         default=IMAGES.bypass_below_tokens,
         ge=0,
         le=1_000_000,
-        description="images of a request that have at most so many tokens in all are encoded by the worker that "
-        "prefills; 0: every image goes to an encode worker",
+        description=(
+            "if the images of a request have at most this many tokens together, the worker that prefills "
+            "encodes them; 0: every image goes to an encode worker"
+        ),
     )
     encode_cache_mib: int = Field(
         default=IMAGES.cache_mib,
         ge=0,
         le=65_536,
-        description="embeddings that an encode worker keeps, MiB: the gateway remembers so many of each; 0: none",
+        description=(
+            "memory of one encode worker for embeddings, MiB, which the gateway's records of each worker "
+            "follow; 0: none"
+        ),
     )
     linger_seconds: float = Field(
         default=0.0,
         ge=0,
         le=300,
-        description="requests are still taken for so long after SIGTERM: a Service stops sending some time after it",
+        description=(
+            "time after SIGTERM in which requests are still accepted, because Services still route to the gateway"
+        ),
     )
-    shutdown_seconds: float = Field(default=30.0, ge=0, le=3600, description="time open streams get at SIGTERM")
+    shutdown_seconds: float = Field(
+        default=30.0, ge=0, le=3600, description="time for open streams to end after SIGTERM"
+    )
     model_cache: Path | None = Field(
         default=None, description="folder for tokenizer files by content hash; default: a temporary folder"
     )

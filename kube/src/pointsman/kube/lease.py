@@ -233,7 +233,7 @@ class Elector:
                 log.warning("lease %s/%s: cannot renew: %s", self._namespace, self._name, failure)
                 continue
             if self._clock.monotonic_s() >= led_until_s:
-                return "the renewal came too late"
+                return "the renewal was too late"
             error = None
             self._led_until_s = began_s + self._renew_deadline_s
 

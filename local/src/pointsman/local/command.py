@@ -108,7 +108,7 @@ def _up(options: argparse.Namespace) -> int:
         if cluster.prometheus is not None:
             print(f"Prometheus: {cluster.prometheus.url}", file=sys.stderr, flush=True)
         if options.keep:
-            print(f"it goes on running; to end it: {typed_command()} local down {options.name}", file=sys.stderr)
+            print(f"it keeps running; to end it: {typed_command()} local down {options.name}", file=sys.stderr)
         else:
             print("running until Ctrl-C", file=sys.stderr, flush=True)
             signal.pause()

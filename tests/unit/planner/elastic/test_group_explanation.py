@@ -48,7 +48,7 @@ def test_what_was_seen_expected_considered_and_chosen_is_told() -> None:
     text = told(last)
     assert text.startswith("models/long-chat: policy chat, mode Active; evaluated 1 s ago\n")
     assert "1 of 1 instances serve" in text
-    assert "12.00 requests a second of 2000 prompt and 200 answer tokens" in text
+    assert "12.00 requests/s of 2000 prompt and 200 answer tokens" in text
     assert "0 requests wait; 80000 of 100000 KV slots are free" in text
     assert f"→ {last.decision.instances} instances  scale-out" in text
     assert f"go to {last.decision.instances} instances (InstancesShort)" in text

@@ -135,7 +135,7 @@ def test_an_instance_that_drains_goes_on_while_the_others_have_no_room_for_its_r
     plan = plan_round(Snapshot(full, (), requests), MODEL, Settings())
     assert (plan.moves, plan.recompute) == ((), ())
     assert plan.decodes == (DecodeIteration(("a", "b"), (("r", "a"),)),)
-    assert plan.reasons[-1] == "a drains and goes on meanwhile: the others have too little room."
+    assert plan.reasons[-1] == "a drains and continues meanwhile, because the others have too little room."
 
 
 def test_a_request_that_can_never_fit_is_named_and_does_not_block_the_queue() -> None:

@@ -351,7 +351,7 @@ class _Exchange:
         # The engine here could be the next one. A sender that counts deaths decides about each of them; for one that
         # does not, the first may be chance.
         if died and (deaths is not None or len(died) >= MAX_DEATHS):
-            log.error("request %s: not prefilled here: %s died with its prompt", self._request_id, ", ".join(died))
+            log.error("request %s: not prefilled here: %s failed with its prompt", self._request_id, ", ".join(died))
             await _refuse(self._send, self._sidecar.settings.worker, RetryReason.PREFILL_DIED, died)
             return
         await self._decode(raw, request, prompts, paths)

@@ -375,7 +375,7 @@ class PrefillServer:
                 message = await self._link.client.request(request.reply_to, begun, timeout=REQUESTER_TIMEOUT_SECONDS)
                 answer = PrefillWait.model_validate_json(message.data)
             except nats.errors.NoRespondersError:
-                self._give_up(job, "its decode worker is gone")
+                self._give_up(job, "its decode worker no longer exists")
                 return
             except (QueueUnavailableError, nats.errors.Error, TimeoutError, ValidationError) as error:
                 log.info(
@@ -419,7 +419,7 @@ class PrefillServer:
             if theirs != ours:
                 return self._reply(request, PrefillOutcome.REFUSED, f"{field} is {theirs}, this engine's is {ours}")
         if request.deaths + deliveries > MAX_DEATHS:
-            detail = f"delivered {deliveries - 1} times without an answer, and {request.deaths} workers died before"
+            detail = f"delivered {deliveries - 1} times without an answer, and {request.deaths} workers failed before"
             return self._reply(request, PrefillOutcome.REFUSED, detail)
         return None
 

@@ -115,7 +115,7 @@ class Verifier:
             token = _token(ours, "the prefill leg")
             params = ours.body.get(KV_TRANSFER_PARAMS)
             if not isinstance(params, Mapping):
-                raise VerificationFailedError("the prefill leg came back without transfer parameters")
+                raise VerificationFailedError("the prefill leg returned no transfer parameters")
             self._ledger.begin(request_id, self._clock())
             theirs = await self._decode_at(partner_url, {**self._local_leg(prompt), KV_TRANSFER_PARAMS: dict(params)})
             self._ledger.end(request_id)

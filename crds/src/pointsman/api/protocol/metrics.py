@@ -288,7 +288,7 @@ WORKER_PROMPT_TOKENS: Final = Metric(
     "pointsman_worker_prompt_tokens_total", "counter", (), "Prompt tokens of the client requests that were given here."
 )
 WORKER_UNCACHED_TOKENS: Final = Metric(
-    "pointsman_worker_uncached_prompt_tokens", "histogram", (), "… of which so many of a request were not cached here."
+    "pointsman_worker_uncached_prompt_tokens", "histogram", (), "Uncached prompt tokens of one request."
 )
 WORKER_PREFILLS: Final = Metric(
     "pointsman_worker_remote_prefills_total", "counter", ("outcome",), "Prefills done for other workers, by outcome."

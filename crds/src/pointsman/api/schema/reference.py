@@ -15,9 +15,9 @@ _HEADER = f"""# API reference: {API_VERSION}
 
 *Generated from the models by `make crds`. Do not edit.*
 
-Fields without a default are absent unless you write them; *required* ones must be written. `kubectl explain` shows the
-same text. What is refused is refused by the API server itself, at `kubectl apply`, with the field, what was written and
-what would be right.
+Fields without a default are unset unless you write them; *required* fields must be written. `kubectl explain` shows the
+same text. The API server checks the validation rules at `kubectl apply`; a refusal names the field, its value and a
+correct value.
 """
 
 
@@ -39,7 +39,7 @@ def _kind(kind: type[Resource]) -> str:
         lines += [_row(path, schema, root) for path, schema in _fields(root["properties"][part], part)]
         lines.append("")
     if rules := _rules(root):
-        lines += [f"### What is refused in {resource.kind}", "", *rules, ""]
+        lines += [f"### Validation rules of {resource.kind}", "", *rules, ""]
     return "\n".join(lines)
 
 

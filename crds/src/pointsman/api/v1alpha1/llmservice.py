@@ -82,7 +82,9 @@ EncodeArguments = Annotated[
     ),
 ]
 
-CHANGE_NEEDS_ROLLOUT: Final = "cannot be changed yet (rollouts are not built): create a second service of another name"
+CHANGE_NEEDS_ROLLOUT: Final = (
+    "cannot be changed yet (rollouts are not built): create another service with the new values"
+)
 
 
 class TokenSecretReference(LocalReference):

@@ -108,4 +108,4 @@ class AnswerMoves:
     def why_killed(self) -> str:
         """The deaths, for an error."""
         names = ", ".join(sorted(self.request.died.values()))
-        return f"{self.deaths} workers died while answering this request ({names}); it is not sent to another one"
+        return f"{self.deaths} workers failed while answering this request ({names}), so it is not sent to another one"

@@ -68,7 +68,7 @@ class ElasticQuickStart:
     async def run(self) -> None:
         """All stages. Raises LocalError where it cannot go on."""
         narrator = self._narrator
-        async with narrator.stage("prepare", "What this computer needs once: programs, engine, model"):
+        async with narrator.stage("prepare", "Setup of this computer, once: programs, engine, model"):
             environment = await asyncio.to_thread(ensure_engine_environment, report=narrator.say)
             model = await asyncio.to_thread(ensure_model, environment, ModelSize.SMALL, report=narrator.say)
         manifest = yaml.safe_load(EXAMPLE.read_text())

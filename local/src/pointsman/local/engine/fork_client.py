@@ -77,7 +77,7 @@ class ForkedProcess:
         while b"\n" not in self._received:
             received = self._connection.recv(4096)
             if not received:
-                raise ForkServerError("the fork server is gone")
+                raise ForkServerError("the fork server has ended")
             self._received += received
         line, self._received = self._received.split(b"\n", 1)
         answer = json.loads(line)

@@ -79,7 +79,7 @@ class MultimodalQuickStart:
     async def run(self) -> None:
         """All stages. Raises LocalError where it cannot go on."""
         narrator = self._narrator
-        async with narrator.stage("prepare", "What this computer needs once: programs, engine, model"):
+        async with narrator.stage("prepare", "Setup of this computer, once: programs, engine, model"):
             environment = await asyncio.to_thread(ensure_engine_environment, report=narrator.say, images=True)
             model = await asyncio.to_thread(ensure_model, environment, ModelSize.VISION, report=narrator.say)
         manifest = with_model(read_example(EXAMPLE), model)

@@ -50,7 +50,7 @@ def print_next_steps(quickstart: Staged, console: Console, kind: str, listed: st
     if not quickstart.left_running:
         return
     console.print(
-        "\nThe cluster is still running. What to type next:\n"
+        "\nThe cluster is still running. Next commands:\n"
         f"  export PATH={quickstart.programs}:$PATH KUBECONFIG={quickstart.kubeconfig}\n"
         f"  kubectl get {listed}\n  kubectl get {kind} -o yaml\nTo end it:\n"
         f"  {typed_command()} local down {name}",

@@ -167,7 +167,7 @@ def _seen(observation: Observation, decision: Decision, policy: Policy) -> list[
         if load.prompt_tokens is not None and load.output_tokens is not None
         else ", of unknown length"
     )
-    lines.append(f"{load.arrivals_per_s:.2f} requests a second{lengths}")
+    lines.append(f"{load.arrivals_per_s:.2f} requests/s{lengths}")
     if service is not None:
         goals = policy.objectives
         lines.append(
@@ -206,7 +206,7 @@ def _encoding(observation: Observation) -> list[str]:
         return [*lines, "no gateway counts images, so the load of the encode workers is unknown"]
     each = f", {load.images:.1f} of each" if load.images is not None else ""
     took = f", {load.image_ms:.0f} ms for one" if load.image_ms is not None else ""
-    return [*lines, f"{load.requests_per_s:.2f} requests a second have images for encode workers{each}{took}"]
+    return [*lines, f"{load.requests_per_s:.2f} requests/s have images for encode workers{each}{took}"]
 
 
 def _others(observation: Observation) -> str:
@@ -328,14 +328,14 @@ def _turning(told: Told) -> list[str]:
         lines.append(f"once the guards no longer defer it, {_goal(points.more_requests)}")
     else:
         asked = (
-            ("more than {value:.2f} requests a second", points.more_requests),
+            ("more than {value:.2f} requests/s", points.more_requests),
             ("prompts of {value:.0f} tokens", points.longer_prompts),
             ("answers of {value:.0f} tokens", points.longer_answers),
         )
         lines += [f"{words.format(value=at.value)}: {_goal(at)}" for words, at in asked if at is not None]
     fewer = points.fewer_requests
     if fewer is not None:
-        low = "the present load" if fewer.already else f"fewer than {fewer.value:.2f} requests a second"
+        low = "the present load" if fewer.already else f"fewer than {fewer.value:.2f} requests/s"
         lines.append(f"{low} for {held_s:.0f} s: {_goal(fewer)}")
     return lines or [f"none within {WIDEST:g} times the present load: the policy allows no other layout that helps"]
 

@@ -78,7 +78,7 @@ def _seen(observation: GroupObservation, policy: Policy) -> list[str]:
         if load.prompt_tokens is not None and load.output_tokens is not None
         else ", of unknown length"
     )
-    lines.append(f"{load.arrivals_per_s:.2f} requests a second{lengths}")
+    lines.append(f"{load.arrivals_per_s:.2f} requests/s{lengths}")
     if service is not None:
         goals = policy.objectives
         lines.append(

@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     add("-n", "--namespace", metavar="NAME", help="the service's (default: the context's, as for kubectl)")
     add("--kubeconfig", type=Path, metavar="FILE", help="(default: KUBECONFIG, ~/.kube/config, the pod's)")
     add("--out", required=True, type=Path, metavar="FILE", help="where the table goes")
-    add("--minutes", type=_minutes, default=5.0, metavar="M", help="at most so long (default: 5)")
+    add("--minutes", type=_minutes, default=5.0, metavar="M", help="longest duration (default: 5)")
     add("--served-model", metavar="NAME", help="where the worker serves several (default: the first it lists)")
 
     measured = parser.add_argument_group("measurements").add_argument

@@ -101,7 +101,7 @@ def panels(document: Mapping[str, Any]) -> list[Panel]:
         *(_encoding(timeline) if encodes else ()),
         *_met(document),
         Panel(
-            "remote prefill above so many new tokens",
+            "threshold of remote prefill (new tokens)",
             [
                 Curve(
                     "threshold",

@@ -231,7 +231,7 @@ class _Blocks:
                 "in every request"
             ]
         if self.most < 1:
-            raise TraceError(f"{self.beyond}; no size of blocks has so many")
+            raise TraceError(f"{self.beyond}; no block size has that many")
         why = "" if self.said else "which size all of its ids are of is not certain: "
         raise TraceError(f"{self.beyond}; {why}--block-tokens N says another, {self.most} or less")
 

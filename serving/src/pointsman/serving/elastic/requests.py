@@ -211,7 +211,7 @@ class Requests:
         self._members_changed = True
         self._release.pop(name, None)
         for iteration in [each for each in self._iterations.values() if name in each.awaited]:
-            self.broke(iteration.number, name, "it is gone")
+            self.broke(iteration.number, name, "it no longer exists")
         for request in list(self._requests.values()):
             if request.kv.pop(name, None) is not None:
                 request.lost = True

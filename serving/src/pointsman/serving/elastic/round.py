@@ -320,7 +320,9 @@ class _Domain:
         draining = [each.name for each in self.instances if each.draining]
         if draining:
             self.instances = [replace(each, draining=False) for each in self.instances]
-            self.reasons.append(f"{', '.join(draining)} drains and goes on meanwhile: the others have too little room.")
+            self.reasons.append(
+                f"{', '.join(draining)} drains and continues meanwhile, because the others have too little room."
+            )
         return bool(draining)
 
     def recompute(self, prefills: Sequence[PrefillIteration], decodes: Sequence[DecodeIteration]) -> list[str]:

@@ -29,7 +29,7 @@ def replicas_edited(role: Role) -> str:
 
 
 def role_removed(role: Role) -> str:
-    return f"spec.{role.label} was removed and the last {role.label} worker is gone"
+    return f"spec.{role.label} was removed and the last {role.label} worker is deleted"
 
 
 def pool_size(role: Role, active: int, target: int) -> str:

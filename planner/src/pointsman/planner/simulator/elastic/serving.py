@@ -161,7 +161,7 @@ class Serving:
 
     def _broke(self, iteration: Iteration) -> None:
         for name in iteration.members:
-            self.book.broke(iteration.number, name, "a member is gone", self._events.now_s)
+            self.book.broke(iteration.number, name, "a member is lost", self._events.now_s)
         self.plan()
 
     def _measure(self) -> None:

@@ -74,7 +74,7 @@ class Watch:
             except RuntimeError as error:
                 if self._stopping.is_set():
                     return False
-                self._why = f"a member is gone: {error}"
+                self._why = f"a member is disconnected: {error}"
                 self._close()
                 return True
         return False

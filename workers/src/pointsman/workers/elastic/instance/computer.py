@@ -45,7 +45,7 @@ class Computer:
                 if self._others.closing:
                     return
                 log.exception("the computing thread fails")
-                end_instance(f"a shard of the model is gone, or a defect: {error!r}")
+                end_instance(f"a shard of the model is lost, or an internal error: {error!r}")
 
     def _do(self, what: Iterate | Release, reply: Reply) -> None:
         """Raises EOFError or OSError where a shard is gone."""

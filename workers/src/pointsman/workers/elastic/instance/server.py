@@ -130,7 +130,7 @@ class Server:
                 else:
                     self._computer.tell(told, reply)
         except ConnectionError as error:
-            log.info("the manager is gone: %s", error)
+            log.info("the manager is disconnected: %s", error)
         finally:
             if self._manager is link:
                 self._manager = None

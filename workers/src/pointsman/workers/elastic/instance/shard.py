@@ -114,7 +114,7 @@ class Shard:
         except Exception as error:
             # A defect; but the manager must hear of it, or its requests hang.
             why = f"a defect: {error!r}"
-            log.exception("iteration broken by a defect", extra={"iteration": what.number})
+            log.exception("iteration failed with an internal error", extra={"iteration": what.number})
         if self._met is not None:
             self._met.close()
             self._met = None

@@ -78,7 +78,7 @@ class ElasticCore(EngineCoreClient):  # type: ignore[misc]  # vLLM is in the eng
                     await links.close()
         except Exception as error:
             # A defect; without rounds nothing is answered any more, so the process must be started again.
-            log.exception("the manager ends by a defect")
+            log.exception("the manager ends because of an internal error")
             self.resources.engine_dead = True
             self._outputs.put_nowait(error)
 

@@ -28,7 +28,7 @@ class ExchangeSettings(EmbeddingTransferSettings):
         default=3.0, gt=0, description="Longest wait for an embedding; then the engine encodes the image itself."
     )
     embedding_cache_mib: int = Field(
-        default=512, ge=1, description="Embeddings that wait here, to be fetched or for the engine: at most so much."
+        default=512, ge=1, description="Most memory for embeddings that wait to be fetched or wait for the engine."
     )
 
     @property

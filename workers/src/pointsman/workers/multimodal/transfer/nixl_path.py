@@ -317,7 +317,7 @@ class NixlLanguagePath:
                 self._agent.progress()
                 await self._pauses.next()
         except LinkClosedError as error:  # the peer's writes fail, or time out
-            log.warning("writes of an encode worker do not go on", extra={"reason": str(error)})
+            log.warning("writes of an encode worker do not continue", extra={"reason": str(error)})
 
 
 async def _agent(buffers: MultimodalDataBuffers) -> NixlAgent:

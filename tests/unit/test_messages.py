@@ -1,0 +1,107 @@
+"""Every text that a user reads keeps the rules of docs/style.md, and none is overlooked."""
+
+import ast
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from messages import found
+from messages.examples import NoExample, facts, modules, rendered_functions
+from messages.found import ROOT, Message
+from messages.style import WORDS_A_SENTENCE, faults
+from pointsman.operator.announce import EVENT_OF_ACTION
+from pointsman.operator.core import actions as act
+from pointsman.operator.core.elastic.plans import SetInstances
+
+
+@pytest.fixture(scope="module")
+def every() -> Sequence[Message]:
+    return found.all_messages()
+
+
+def test_every_text_keeps_the_rules(every: Sequence[Message]) -> None:
+    quick_start = "local/src/pointsman/local/quickstart/"  # its texts are being written anew
+    read = [each for each in every if not each.where.startswith(quick_start)]
+    assert {f"{each.where}: {each.text}: {fault}" for each in read for fault in faults(each.text, each.kind)} == set()
+
+
+def test_texts_of_each_kind_and_room_are_found(every: Sequence[Message]) -> None:
+    kinds = {each.kind for each in every}
+    assert kinds == {
+        "message", "log", "error", "cli", "description", "admission", "values", "alert", "dashboard", "chart", "text"
+    }  # fmt: skip
+    rooms = {each.where.partition("/")[0] for each in every if "/src/" in each.where}
+    assert rooms == set(found.ROOMS)
+
+
+def test_every_message_function_is_rendered_with_example_facts() -> None:
+    rendered = {where for where, _ in rendered_functions()}
+    folder = ROOT / "operator/src/pointsman/operator/core/messages"
+    written = {
+        f"operator.core.messages.{path.stem}.{node.name}"
+        for path in folder.glob("*.py")
+        if path.stem != "words"
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+    }
+    assert written == rendered
+    assert len(written) > 150
+
+
+def test_a_message_with_unknown_facts_needs_an_example() -> None:
+    with pytest.raises(NoExample, match="parameter colour"):
+        facts("pointsman.operator.core.messages.plans.painted", "colour", str)
+
+
+def test_every_action_reports_its_outcome_by_a_message() -> None:
+    kinds = [kind for kind in vars(act).values() if inspect.isclass(kind) and issubclass(kind, act.Action)]
+    silent = {kind.__name__ for kind in [*kinds, SetInstances] if "outcome" not in vars(kind)}
+    assert silent == {"WorkerAction"}, "the base of those that are done to a pod"
+    assert set(EVENT_OF_ACTION) <= {kind.__name__ for kind in kinds}
+
+
+def test_message_modules_are_those_that_are_read() -> None:
+    read = {Path(inspect.getfile(module)) for module in modules()}
+    rooms = (ROOT / room / "src" for room in found.ROOMS)
+    written = {path for room in rooms for path in room.rglob("*.py") if found.is_message_module(path)}
+    assert {path for path in written if path.stem not in ("__init__", "words")} == read
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("a gateway holds back what finds 1058 prompt tokens ahead of it", "what"),
+        ("decides; what, says 'pointsman explain chat'", "says"),
+        ("Decode is wanted, nobody serves", "nobody"),
+        ("the last look failed", "look"),
+        ("its role is not proved yet", "proved"),
+        ("I would go to 7P6D", "I"),
+        (" ".join(["word"] * (WORDS_A_SENTENCE + 1)), "26 words"),
+    ],
+)
+def test_private_dialect_is_a_fault(text: str, fault: str) -> None:
+    assert [each for each in faults(text) if fault in each]
+
+
+def test_a_long_description_is_a_fault() -> None:
+    long = "Pending prompt tokens. " * 10
+    assert [each for each in faults(long, "description") if "characters" in each]
+    assert list(faults(long, "message")) == []
+
+
+def test_logs_errors_help_and_parts_of_formats_are_found() -> None:
+    source = '''
+def run(parser, log, name):
+    """A docstring says nothing to users."""
+    log.info("service=%s evaluation failed again", name)
+    parser.add_argument("--x", help="the file to be written")
+    raise ValueError(f"{name} is not a valid name")
+'''
+    texts = {each.kind: each.text for each in found.of_source(ROOT / "cli/src/x.py", source)}
+    assert texts == {
+        "log": "service=… evaluation failed again",
+        "cli": "the file to be written",
+        "error": "… is not a valid name",
+    }
