@@ -194,7 +194,7 @@ class World:
                 assert request.generated_tokens > 0
                 assert set(request.tokens_by_instance) <= set(each.instances), "all of its KV is in the group"
                 assert master in each.instances
-                assert master not in self.draining or any("goes on meanwhile" in reason for reason in plan.reasons)
+                assert master not in self.draining or any("continues meanwhile" in reason for reason in plan.reasons)
                 tokens = {**request.tokens_by_instance, master: request.tokens_by_instance.get(master, 0) + 1}
                 self.running[request_id] = replace(request, tokens_by_instance=tokens)
             self.iterations.append(

@@ -70,9 +70,9 @@ def _next_steps(quickstart: QuickStart) -> list[str]:
     question = '{"model": "%s", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 16}'
     return [
         "",
-        "The cluster is still running, for a look at what went wrong. What to type next:"
+        "The cluster is still running, so that you can look at the failure. Next commands:"
         if quickstart.report.failures
-        else "The cluster is still running. What to type next:",
+        else "The cluster is still running. Next commands:",
         f"  export PATH={quickstart.programs}:$PATH KUBECONFIG={quickstart.kubeconfig}",
         "  kubectl get llms,wpool,pods",
         "  kubectl get events --sort-by=.metadata.creationTimestamp",

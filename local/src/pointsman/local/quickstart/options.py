@@ -10,7 +10,7 @@ from pointsman.process.arguments import CommandParser
 _DESCRIPTION: Final = """\
 Start a real control plane on this computer, install the chart, serve a model on one prefill and two decode workers
 (real vLLM on CPU), send traffic, measure, and let the planner follow a shift of the load. Needs no GPU, no cluster, no
-container runtime, no root. The first run builds and downloads what it needs (about 10 minutes); later runs start from
+container runtime, no root. The first run builds and downloads its programs (about 10 minutes); later runs start from
 the cache.
 """
 _EPILOG: Final = """\

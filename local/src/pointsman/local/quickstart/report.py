@@ -155,7 +155,7 @@ class Report(BaseModel):
         found = [_line("Planner", self.switched())]
         if explain:
             thresholds = " -> ".join(map(str, self.thresholds))
-            found.append(_line("", f"prompts above so many tokens went to prefill workers: {thresholds}"))
+            found.append(_line("", f"threshold of remote prefill, tokens: {thresholds}"))
             found += [_line("", f"{plan.name} {plan.phase} {plan.reason}: {plan.message}") for plan in self.plans]
             return found
         found += [_line("", f"{plan.name}: {plan.message.split('. ')[0]}") for plan in self.plans[:_MAX_PLANS]]

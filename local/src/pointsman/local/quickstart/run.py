@@ -421,7 +421,7 @@ class QuickStart:
                 self._fail(f"prompt {record.prompt.index} ({record.prompt.api}) was not answered: {record.error}")
         if not summary.remote_prefills or not summary.local_prefills:
             self._fail(
-                f"prefills: {summary.local_prefills} local and {summary.remote_prefills} remote; both are wanted"
+                f"prefills: {summary.local_prefills} local and {summary.remote_prefills} remote; both must occur"
             )
 
     def _fail(self, sentence: str) -> None:
