@@ -377,7 +377,7 @@ async def test_prefill_workers_that_died_with_a_prompt_count_as_its_deaths(room:
     in_turn = deque(Behaviour(status=503, retry="prefill-died", died=died) for died in reports)
     for worker in workers:
         worker.behaviours = in_turn
-    with pytest.raises(openai.InternalServerError, match=r"2 workers died .* \(prefill-0, prefill-1\)") as failed:
+    with pytest.raises(openai.InternalServerError, match=r"2 workers failed .* \(prefill-0, prefill-1\)") as failed:
         await gateway.client.completions.create(**ASK)
     assert (failed.value.status_code, failed.value.code) == (502, "workers_died")
     told = sorted(seen.headers["X-Pointsman-Deaths"] for worker in workers for seen in worker.seen)
@@ -401,7 +401,7 @@ async def test_an_engine_that_dies_with_an_answer_counts_as_a_worker_that_died(r
     }
     for worker in workers:
         worker.behaviours.append(Behaviour(status=500, body=dead))
-    with pytest.raises(openai.InternalServerError, match="2 workers died") as failed:
+    with pytest.raises(openai.InternalServerError, match="2 workers failed") as failed:
         await gateway.client.completions.create(**ASK)
     assert "secret prompt" not in failed.value.message
     assert not any("secret prompt" in str(line) for line in gateway.logs)
@@ -488,7 +488,7 @@ async def test_a_worker_whose_node_vanishes_costs_seconds(room: Room, stream: bo
         gateway.write_endpoints([other])
         async with asyncio.timeout(60):  # of the 120 and 900 s that silence and an answer may take
             assert await asked == expected(other)
-        assert gateway.of.logged("worker is gone", worker=vanishing.name, ended=1)
+        assert gateway.of.logged("worker no longer exists", worker=vanishing.name, ended=1)
 
 
 async def test_a_worker_that_leaves_the_set_and_lives_finishes_what_it_has(room: Room) -> None:

@@ -91,7 +91,7 @@ async def test_what_is_not_there_or_not_planned_cannot_be_explained(
         world, capsys, "chat", status=1
     )
     await world.policy()
-    assert "has not looked at chat yet" in await explained(world, capsys, "chat")
+    assert "has not evaluated chat yet" in await explained(world, capsys, "chat")
 
 
 async def test_shadow_writes_the_same_decision_once_not_every_tick(world: World) -> None:
@@ -238,7 +238,7 @@ async def test_the_first_look_is_too_early_and_not_stale(world: World, capsys: p
     await healthy(world, ConditionStatus.TRUE)
     told = await explained(world, capsys, "chat")
     assert "NotEnoughData" in told
-    assert "a rate takes two looks" in told
+    assert "a rate needs two" in told
     assert "StaleMetrics" not in told
 
 

@@ -56,7 +56,7 @@ def test_a_certificate_of_an_own_authority_and_a_user_are_both_needed_and_what_i
         assert "has no certificate that is trusted" in said
         assert "put the CA of its certificate into the key 'ca.crt'" in said
     said = asked(secured.url, Access(ca=AUTHORITY.pem))
-    assert said.endswith("HTTP Status Code 401: it wants credentials; name a Secret with them in "
+    assert said.endswith("HTTP Status Code 401: it needs credentials; name a Secret with them in "
                          "metrics.prometheusSecretRef")  # fmt: skip
     said = asked(secured.url, Access(basic=("planner", "wr0ng"), ca=AUTHORITY.pem))
     assert said.endswith("401: correct the username and password in the Secret of metrics.prometheusSecretRef")

@@ -274,7 +274,7 @@ def test_the_last_publications_of_routing_numbers_are_told_the_newest_first() ->
     assert lines[at + 1] == "  0 s ago, FlowControl: pendingTokensPerPrefillWorker 1010 -> 1011"
     assert lines[at + 8] == "  70 s ago, FlowControl: pendingTokensPerPrefillWorker 1003 -> 1004"
     assert lines[at + 9] == ""
-    assert "I published" not in told(None, None, None)
+    assert "Latest published" not in told(None, None, None)
 
 
 def test_the_last_look_is_kept_as_json_even_when_nothing_was_ever_read() -> None:
@@ -303,8 +303,8 @@ def test_more_gpus_than_the_budget_are_said_where_plans_are_carried_out() -> Non
     _, seen, decision = settled(EASY)
     small = replace(ROOM, max_gpus=2)
     assert "3 GPUs are in use, more than budget.maxGpus (2)" in told(seen, decision, None, policy=small)
-    assert "GPUs are taken" not in told(seen, decision, None)
-    assert "GPUs are taken" not in told(seen, decision, None, policy=replace(small, mode=Mode.SHADOW))
+    assert "GPUs are in use" not in told(seen, decision, None)
+    assert "GPUs are in use" not in told(seen, decision, None, policy=replace(small, mode=Mode.SHADOW))
 
 
 def test_a_person_is_asked_for_layouts_and_not_for_routing() -> None:
