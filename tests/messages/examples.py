@@ -40,6 +40,7 @@ _BY_NAME: Final[dict[str, tuple[Any, ...]]] = {
     "group": ("long-chat",),
     "groups": ("2 groups (2x2 Prefill)",),
     "have": ("1 of 2 decode workers serve",),
+    "ignored": ((), ("metrics.source",)),
     "instance": ("long-chat-2",),
     "instances": (("long-chat-0",), ("long-chat-0", "long-chat-1", "long-chat-2", "long-chat-3")),
     "key": ("name",),
