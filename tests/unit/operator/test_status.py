@@ -305,7 +305,7 @@ def test_a_pool_held_in_its_bounds_says_what_was_asked_and_what_is_allowed() -> 
     message = next(
         item for item in outcome.pools[Role.DECODE].conditions if item.reason == Reason.OUT_OF_BOUNDS
     ).message
-    assert "asks for 9" in message
+    assert "has replicas 9" in message
     assert "1 to 2" in message
     assert outcome.pools[Role.DECODE].desired == 2
 

@@ -83,7 +83,7 @@ EncodeArguments = Annotated[
 ]
 
 CHANGE_NEEDS_ROLLOUT: Final = (
-    "cannot be changed yet (rollouts are not built): create another service with the new values"
+    "cannot be changed yet (rollouts are not built): create a service of another name with the new values"
 )
 
 
