@@ -115,6 +115,9 @@ def _of_schema(where: str, schema: Mapping[str, Any]) -> Iterator[Message]:
     for rule in schema.get("x-kubernetes-validations", ()):
         if "message" in rule:
             yield Message("admission", where, rule["message"])
+        if "messageExpression" in rule:
+            template = rule["messageExpression"].partition("'.format(")[0].removeprefix("'").replace("\\'", "'")
+            yield Message("admission", where, template.replace("%s", PLACEHOLDER))
     for name, below in (schema.get("properties") or {}).items():
         yield from _of_schema(f"{where}.{name}", below)
     for key in ("items", "additionalProperties"):

@@ -662,7 +662,7 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         service(pools={"encode": {"replicas": 2}}),
         (
             "spec.pools.encode",
-            "pools.encode asks for 2 encode workers and encode is absent",
+            "pools.encode has 2 encode workers and encode is unset",
             "write encode: {} as well",
         ),
     ),

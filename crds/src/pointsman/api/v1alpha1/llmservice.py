@@ -332,7 +332,7 @@ class LLMServiceSpec(ApiModel):
             ),
             Rule(
                 "!has(self.pools.encode) || has(self.encode)",
-                "pools.encode asks for {self.pools.encode.replicas} encode workers and encode is absent; "
+                "pools.encode has {self.pools.encode.replicas} encode workers and encode is unset; "
                 "write encode: {} as well, or leave pools.encode out",
                 field_path=".pools.encode",
             ),
