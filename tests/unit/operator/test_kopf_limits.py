@@ -63,8 +63,8 @@ class ApiServer:
         await self.end.wait()
         if self.error is not None:
             status = {"kind": "Status", "code": self.error, "message": "etcd has a new leader"}
+            self.end.clear()  # before kopf can watch again
             await response.write(json.dumps({"type": "ERROR", "object": status}).encode() + b"\n")
-            self.end.clear()
         return response
 
 

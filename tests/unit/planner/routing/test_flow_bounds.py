@@ -93,7 +93,8 @@ def test_answers_that_are_too_slow_bound_the_batch_at_once(within: float | None,
     served = replace(seen(FlowBounds(8000, 30)), service=Service(tpot_attainment=within))
     found = flow_bounds(served, POLICY, replace(point(), batch=27.0), 1.0)
     assert found.decoding_per_decode_worker == settled
-    assert flow_bounds(served, POLICY, replace(point(), batch=33.0), 1.0).decoding_per_decode_worker == 30
+    for near in (29.0, 33.0):
+        assert flow_bounds(served, POLICY, replace(point(), batch=near), 1.0).decoding_per_decode_worker == 30
 
 
 @given(prompt=st.floats(1, 200_000), output=st.floats(1, 4000), rate=st.floats(0, 500), gateways=st.integers(1, 100))

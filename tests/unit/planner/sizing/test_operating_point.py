@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pointsman.planner.core.engine.learned_model import pass_ms
 from pointsman.planner.core.engine.performance_model import LinearModel, PerformanceModel
 from pointsman.planner.core.sizing.operating_point import OperatingPoint, operating_point
 from pointsman.planner.core.types import Objectives, RoutingNumbers
@@ -121,6 +122,16 @@ def test_prompts_below_the_threshold_need_decode_workers_instead_of_prefill_work
 def test_a_full_pass_costs_a_prompt_less_than_a_pass_of_its_own() -> None:
     alone = replace(observed(0, None).routing, prefill_token_budget=512)
     assert point(500).prefill_s < point(500, routing=alone).prefill_s == point(500).prefill_alone_s
+
+
+def test_cached_tokens_take_room_in_a_pass_as_workers_admit_by_the_whole_prompt() -> None:
+    """Of 4000 tokens 3700 are cached: two such prompts share a pass of 8192 tokens, not the 27 of 300 tokens each."""
+    cached = operating_point(
+        LLAMA_8B_H100, observed(0, None), OBJECTIVES, lengths=((4000, 1.0),), threshold_tokens=0,
+        prompt_tokens=4000, cached_share=3700 / 4000, output_tokens=250,
+        context_tokens=4125, prefill_scv=0.1, context_scv=0.1,
+    )  # fmt: skip
+    assert cached.prefill_s * 1000 == pytest.approx(pass_ms(LLAMA_8B_H100, 2, 300, 3700) / 2)
 
 
 def test_uneven_prompts_cost_more_than_their_mean_since_attention_grows_with_the_square() -> None:

@@ -16,7 +16,8 @@ PENDING_SLACKS: Final = 1.2  # times what a request may wait for a prefill worke
 BATCH_SHARE: Final = 1.0  # of the batch that keeps the token objective
 LEAST_PROMPTS: Final = 1.0  # a prefill worker has at least so many prompts ahead of it: it is never idle for a bound
 QUEUE_SHARE: Final = 0.75  # of the prefill queue's limit: prompts are not all of the mean length
-CHANGE: Final = 0.15  # a bound that moves by less stays, unless answers are too slow: each change is published
+CHANGE: Final = 0.15  # a bound that moves by less stays: each change is published
+CHANGE_IF_SLOW: Final = 0.05  # … and one of those that decode, if it falls while too few answers are within TPOT
 
 
 def flow_bounds(observation: Observation, policy: Policy, point: OperatingPoint, rate_per_s: float) -> FlowBounds:
@@ -82,6 +83,7 @@ def _settled(before: int | None, bound: float | None, gateways: int, *, too_slow
     if bound is None:
         return None
     share = max(1, round(bound / gateways))
-    if before is None or (too_slow and share < before):
+    if before is None:
         return share
-    return before if abs(share - before) <= CHANGE * before else share
+    change = CHANGE_IF_SLOW if too_slow and share < before else CHANGE
+    return before if abs(share - before) <= change * before else share

@@ -332,7 +332,8 @@ def _all_alike(
     for tokens, share in lengths:
         new, cached = max(1.0, tokens * (1 - cached_share)), tokens * cached_share
         alone_s = model.prefill_ms(new, cached) / 1000
-        found.append(Prompts(new, share, alone_s, _amortised_s(model, new, cached, batch_tokens), alone_s, tokens))
+        amortised_s = _amortised_s(model, new, cached, batch_tokens)
+        found.append(Prompts(new, share, alone_s, amortised_s, alone_s, tokens))
     return tuple(found)
 
 
@@ -406,7 +407,7 @@ def _with_mean(lengths: Sequence[tuple[float, float]], mean: float) -> Sequence[
 
 def _amortised_s(model: PerformanceModel, tokens: float, cached: float, batch_tokens: float) -> float:
     """A worker's time per prompt when it always has enough for a full pass."""
-    together = max(1.0, math.floor(batch_tokens / tokens))
+    together = max(1.0, math.floor(batch_tokens / (tokens + cached)))  # workers admit by the whole prompt
     return pass_ms(model, together, tokens, cached) / together / 1000
 
 

@@ -32,8 +32,17 @@ ABORT_SECONDS: Final = 3.0
 """How long the end of a communicator may take. On a GPU, a call or an abort of NCCL now and then did not return."""
 _CALL_SECONDS: Final = 0.5
 _CLOSE_SECONDS: Final = 0.5
-_ABORTING: Final = threading.Lock()
-"""Held while a communicator of this process is aborted: none is made meanwhile. Where one was, tokens were wrong."""
+
+
+class _Aborts:
+    """Of all communicators of this process. None is made during one: where one was, tokens were wrong."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()  # held during each
+        self.begun = 0
+
+
+_ABORTS: Final = _Aborts()
 
 T = TypeVar("T")
 
@@ -109,8 +118,8 @@ class Nccl:
         if self._connected:
             return
         self._store.set_timeout(timedelta(seconds=CONNECT_SECONDS))
-        with _ABORTING:  # it ends, or the process does
-            pass
+        with _ABORTS.lock:  # an abort ends, or the process does
+            begun = _ABORTS.begun
         try:
             self._communicator = meet(
                 lambda: self._gpu.connect(self._store, self._rank, self._size), CONNECT_SECONDS, self._watch.check
@@ -120,6 +129,8 @@ class Nccl:
         except RuntimeError as error:
             log.error("NCCL cannot connect; ELASTIC_TENSOR_TRANSPORT=gloo does without it: %s", error)
             raise GroupBroken(f"NCCL cannot connect: {error}") from error
+        if _ABORTS.begun != begun:
+            raise GroupBroken("another communicator was aborted while this one was made")
         self._connected = True
         self._watch.check()  # there was nothing to abort until now
 
@@ -165,7 +176,8 @@ class Nccl:
             return  # or somebody aborts it now: kernels that wait end at the beginning of an abort
         limit = threading.Timer(ABORT_SECONDS, end_process)
         limit.daemon = True
-        with _ABORTING:
+        with _ABORTS.lock:
+            _ABORTS.begun += 1
             limit.start()
             # NCCL frees the communicator, so no call may be in it; what waits for the dead is ended by nothing else.
             idle = self._issuing.acquire(timeout=_CALL_SECONDS)
@@ -176,8 +188,8 @@ class Nccl:
             if not idle:
                 self._issuing.acquire()
             self._issuing.release()
-            self._gpu.settle()
             limit.cancel()
+            self._gpu.settle()  # what was queued before may be a long prefill's layers: they take what they take
 
 
 def end_process() -> None:

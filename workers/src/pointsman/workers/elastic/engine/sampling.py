@@ -12,6 +12,7 @@ import torch
 
 from pointsman.serving.elastic.iterations import Sampled, Sampling
 
+_DRAWN_TOGETHER: Final = 64  # requests: each takes ten times the vocabulary's logits, 5 MB with 128 000 tokens
 _POSITIONS: Final = 2**20  # a seed and a position make one number; contexts are shorter than this
 
 
@@ -23,13 +24,15 @@ def sample(
     if greedy := [request for request in logits if sampling[request].temperature == 0]:
         best = torch.stack([logits[request] for request in greedy]).argmax(-1)
         found |= zip(greedy, best.tolist(), strict=True)
-    if drawing := [request for request in logits if request not in found]:
+    drawing = [request for request in logits if request not in found]
+    for first in range(0, len(drawing), _DRAWN_TOGETHER):
+        together = drawing[first : first + _DRAWN_TOGETHER]
         drawn = _drawn(
-            torch.stack([logits[request].float() for request in drawing]),
-            [sampling[request] for request in drawing],
-            [positions[request] for request in drawing],
+            torch.stack([logits[request].float() for request in together]),
+            [sampling[request] for request in together],
+            [positions[request] for request in together],
         )
-        found |= zip(drawing, drawn.tolist(), strict=True)
+        found |= zip(together, drawn.tolist(), strict=True)
     return {request: _told(of, found[request], sampling[request].logprobs) for request, of in logits.items()}
 
 
