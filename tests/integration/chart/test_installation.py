@@ -440,7 +440,7 @@ def test_uninstalling_frees_the_services_and_deletes_none(
     assert command[:3] == ["python", "-m", "pointsman.operator.uninstall"]
     assert uninstall.main(command[3:]) == 0
 
-    assert "go on serving" in capsys.readouterr().out
+    assert "continue to serve" in capsys.readouterr().out
     kept = release.control_plane.get("llms", "chat", namespace)
     assert kept["metadata"]["finalizers"] == ["example.com/theirs"]
     assert release.control_plane.get("deployment", f"{RELEASE}-operator", release.namespace)["spec"]["replicas"] == 0

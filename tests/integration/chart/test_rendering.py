@@ -253,7 +253,7 @@ def test_values_that_an_upgrade_keeps_from_an_earlier_chart_are_enough_or_refuse
     assert [_without_secrets(item) for item in objects] == [_without_secrets(item) for item in rendered(helm)]
     del values["nats"]["authorizer"]
     done = helm("template", "pointsman", kept("before-authorizer"), *REGISTRY)
-    assert "upgrade with --reset-then-reuse-values" in done.stderr
+    assert "Upgrade with --reset-then-reuse-values" in done.stderr
 
 
 def _without_secrets(item: dict[str, Any]) -> str:

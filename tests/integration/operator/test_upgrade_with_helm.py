@@ -260,7 +260,7 @@ async def _upgrade_roll_back_and_upgrade(
     installed, images_before = release.helm("history", release.name), images_of(release)
     with pytest.raises(AssertionError, match=r"images\.registry is not set: set it to the registry"):
         release.upgrade(CHART)
-    with pytest.raises(AssertionError, match="upgrade with --reset-then-reuse-values"):
+    with pytest.raises(AssertionError, match="Upgrade with --reset-then-reuse-values"):
         release.upgrade(CHART, "--reuse-values")
     assert release.helm("history", release.name) == installed
 

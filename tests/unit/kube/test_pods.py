@@ -84,8 +84,11 @@ def test_the_scheduler_says_why_a_pod_has_no_node() -> None:
         "reason": "Unschedulable",
         "message": "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.",
     }
-    assert read(POD | {"status": {"conditions": [condition]}}).unschedulable == condition["message"]
-    assert read(POD | {"status": {"conditions": [condition | {"status": "True"}]}}).unschedulable is None
+    bound = POD | {"status": {"conditions": [condition]}}
+    waiting = bound | {"spec": {"containers": [{"name": "engine"}]}}
+    assert read(waiting).unschedulable == condition["message"]
+    assert read(waiting | {"status": {"conditions": [condition | {"status": "True"}]}}).unschedulable is None
+    assert read(bound).unschedulable is None, "it has a node: what is written of an earlier attempt is old"
 
 
 def test_a_pod_cannot_be_changed() -> None:

@@ -146,9 +146,14 @@ class Pod(KubeObject):
 
     @property
     def unschedulable(self) -> str | None:
-        """The scheduler's message when it found no node; None otherwise."""
+        """The scheduler's message when it found no node; None otherwise.
+
+        A pod that has a node was bound, whatever was written of an attempt before.
+        """
         condition = self.condition("PodScheduled")
-        if condition is None or condition.status != "False" or condition.reason != "Unschedulable":
+        if self.spec.node_name or condition is None:
+            return None
+        if condition.status != "False" or condition.reason != "Unschedulable":
             return None
         return condition.message
 
