@@ -16,9 +16,11 @@ from pointsman.operator.core.ledger import (
     PoolChange,
     apply_change,
     apply_changes,
+    change_outcomes,
     ledger_annotations,
     read_ledger,
 )
+from pointsman.operator.core.messages import outcomes
 from pointsman.operator.core.naming import (
     BEFORE_PLAN_ANNOTATION,
     LEDGER_ANNOTATION,
@@ -155,3 +157,10 @@ def test_what_is_written_is_read(
     written = {name: value for name, value in ledger_annotations(ledger).items() if value is not None}
     assert read_ledger(written) == ledger
     assert read_ledger({LEDGER_ANNOTATION: written[LEDGER_ANNOTATION]}) == ledger
+
+
+def test_each_event_of_one_write_has_the_number_after_its_change() -> None:
+    """A switch's number was decided before the user's edit came into the same write."""
+    changes = (change(ChangeKind.COPY, replicas=5), PLUS_1)
+    texts = [text for _, text in change_outcomes(Role.DECODE, 2, Ledger(copied_replicas=2), changes)]
+    assert texts == [outcomes.pool_scaled(Role.DECODE, number, "a reason") for number in (5, 6)]

@@ -6,7 +6,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from pointsman.api.protocol.names import API_VERSION, Role
+from pointsman.api.protocol.names import API_VERSION
 from pointsman.api.v1alpha1.conditions import ConditionType, Reason
 from pointsman.api.v1alpha1.plan import PlanPhase
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
@@ -108,11 +108,11 @@ class Announcer:
             reason = "WorkerUnroutable"
         self.event(service, reason, action.outcome(), lossy)
 
-    def changed(self, service: Service, role: Role, change: PoolChange) -> None:
+    def changed(self, service: Service, change: PoolChange, outcome: str) -> None:
         """A pool was changed."""
         log.info("service=%s action=%s %s", service.key, change.kind, change.why)
         self._metrics.actions.labels(str(change.kind), "done").inc()
-        self.event(service, EVENT_OF_ACTION[change.kind], change.outcome(role))
+        self.event(service, EVENT_OF_ACTION[change.kind], outcome)
 
     def switch(self, service: Service, action: act.SetSwitchStatus) -> None:
         """A switch tells its story on itself; only its end is an Event of the service too."""

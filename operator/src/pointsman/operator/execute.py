@@ -19,6 +19,7 @@ from pointsman.operator.apply import Writer
 from pointsman.operator.children import Children
 from pointsman.operator.commands import Commands
 from pointsman.operator.core import actions as act
+from pointsman.operator.core.ledger import change_outcomes
 from pointsman.operator.core.messages import status as texts
 from pointsman.operator.core.naming import pool_name
 from pointsman.operator.core.policies import objectives_of
@@ -181,9 +182,10 @@ class Executor:
         service = snapshot.service
         match action:
             case act.WritePool():
-                await self._writer.write_pool(service, action, snapshot.pools[action.role])
-                for change in action.changes:
-                    self._announcer.changed(service, action.role, change)
+                pool = snapshot.pools[action.role]
+                await self._writer.write_pool(service, action, pool)
+                for change, text in change_outcomes(action.role, pool.replicas, pool.ledger, action.changes):
+                    self._announcer.changed(service, change, text)
                 return
             case act.CreateSwitch():
                 await self._writer.create_switch(service, action)

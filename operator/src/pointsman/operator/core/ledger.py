@@ -5,7 +5,7 @@ the two cannot be. :func:`apply_change` is all that happens to it.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any, Final
@@ -82,15 +82,15 @@ class PoolChange:
     before: int | None = None
     owner: Owner = Owner.SPEC
 
-    def outcome(self, role: Role) -> str:
-        """What happened to the pool of ``role``: the text of the Event."""
+    def outcome(self, role: Role, replicas: int) -> str:
+        """What happened to the pool of ``role``, which has ``replicas`` after it: the text of the Event."""
         match self.kind:
             case ChangeKind.OWN:
                 by_plans, external = self.owner is Owner.PLANS, self.owner is Owner.OTHERS
                 return outcomes.replicas_owned(role, self.why, by_plans=by_plans, external=external)
             case ChangeKind.RESTORE:
-                return outcomes.replicas_restored(role, self.replicas or 0, self.why)
-        return outcomes.pool_scaled(role, self.replicas or 0, self.why)
+                return outcomes.replicas_restored(role, replicas, self.why)
+        return outcomes.pool_scaled(role, replicas, self.why)
 
 
 def apply_change(replicas: int, ledger: Ledger, change: PoolChange) -> tuple[int, Ledger]:
@@ -122,6 +122,15 @@ def apply_changes(replicas: int, ledger: Ledger, changes: Iterable[PoolChange]) 
     for change in changes:
         replicas, ledger = apply_change(replicas, ledger, change)
     return replicas, ledger
+
+
+def change_outcomes(
+    role: Role, replicas: int, ledger: Ledger, changes: Iterable[PoolChange]
+) -> Iterator[tuple[PoolChange, str]]:
+    """Each change of a pool of ``role`` with the text of its Event, which has the number after that change."""
+    for change in changes:
+        replicas, ledger = apply_change(replicas, ledger, change)
+        yield change, change.outcome(role, replicas)
 
 
 def read_ledger(annotations: Mapping[str, str]) -> Ledger:
