@@ -2,9 +2,9 @@
 
     python -m engine.elastic.stuck_nccl HOW
 
-``HOW``: "call": a call into NCCL never returns; "abort": the abort does not; the process must end then. "slow": the
-abort takes longer than a member waits for it, and the next group is not to connect meanwhile; prints what happened in
-which order.
+``HOW``: "call": a call into NCCL never returns; "abort": the abort does not; "settle": the GPU never finishes. In each
+case the process must end. "slow": the abort takes longer than a member waits for it, and the next group is not to
+connect meanwhile; prints what happened in which order.
 """
 
 import json
@@ -40,7 +40,8 @@ class StuckCommunicator(StrictCommunicator):
         if self.how == "abort":
             NEVER.wait()
         super().abort()
-        time.sleep(nccl._CLOSE_SECONDS + 0.5)
+        if self.how == "slow":
+            time.sleep(nccl._CLOSE_SECONDS + 0.5)
         HAPPENED.append("abort ends")
 
 
@@ -48,6 +49,13 @@ class StuckGpu(StrictGpu):
     """Of the first member."""
 
     communicator = StuckCommunicator
+    how = ""
+
+    def settle(self) -> None:
+        """See Gpu."""
+        if self.how == "settle":
+            NEVER.wait()
+        super().settle()
 
     def connect(self, *of: Any) -> Any:
         """See Gpu."""
@@ -57,9 +65,9 @@ class StuckGpu(StrictGpu):
 
 def main(how: str) -> list[str]:
     """The second of two members goes while the first one sends to it; then a group forms again."""
-    StuckCommunicator.how = how
+    StuckCommunicator.how = StuckGpu.how = how
     if how != "slow":
-        vars(nccl)["ABORT_SECONDS"] = 1.0
+        vars(nccl).update(ABORT_SECONDS=1.0, SETTLE_SECONDS=1.0)
     first, second = groups([StuckGpu(), StrictGpu()])
     second.close()
     try:

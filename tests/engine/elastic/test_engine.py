@@ -184,11 +184,21 @@ def test_no_thread_is_in_gloo_when_a_process_with_a_group_over_nccl_ends(
     assert run(engine_environment, "process_end") == {"watching": 0}
 
 
-@pytest.mark.parametrize("how", ["call", "abort"])
-def test_a_process_ends_whose_communicator_does_not(engine_environment: EngineEnvironment, how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("call", "NCCL has not ended a communicator"),
+        ("abort", "NCCL has not ended a communicator"),
+        ("settle", "the GPU has not finished after the end of a communicator"),
+    ],
+)
+def test_a_process_ends_whose_communicator_does_not(
+    engine_environment: EngineEnvironment, how: str, why: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(subprocess.CalledProcessError) as ended:
         run(engine_environment, "stuck_nccl", how, limit_s=60)
     assert ended.value.returncode == 1
+    assert f"the process ends: {why} within 1 s" in capfd.readouterr().err + (ended.value.stderr or "")
 
 
 def test_no_group_connects_while_a_communicator_is_ending(engine_environment: EngineEnvironment) -> None:

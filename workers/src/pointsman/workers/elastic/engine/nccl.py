@@ -10,7 +10,8 @@ Never run between two GPUs: see docs/reports/elastic-gpu.md.
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, TypeVar
@@ -30,6 +31,8 @@ CONNECT_SECONDS: Final = 60.0
 """The first communicator of a process takes seconds. A member that dies meanwhile is noticed by the watch."""
 ABORT_SECONDS: Final = 3.0
 """How long the end of a communicator may take. On a GPU, a call or an abort of NCCL now and then did not return."""
+SETTLE_SECONDS: Final = 60.0
+"""How long the GPU may compute after an abort what it was given before: at most the layers of a long prefill."""
 _CALL_SECONDS: Final = 0.5
 _CLOSE_SECONDS: Final = 0.5
 
@@ -174,28 +177,40 @@ class Nccl:
             communicator, self._communicator = self._communicator, None
         if communicator is None:
             return  # or somebody aborts it now: kernels that wait end at the beginning of an abort
-        limit = threading.Timer(ABORT_SECONDS, end_process)
-        limit.daemon = True
         with _ABORTS.lock:
             _ABORTS.begun += 1
-            limit.start()
-            # NCCL frees the communicator, so no call may be in it; what waits for the dead is ended by nothing else.
-            idle = self._issuing.acquire(timeout=_CALL_SECONDS)
-            try:
-                communicator.abort()
-            except RuntimeError as error:
-                log.warning("NCCL did not end in time: %s", error)
-            if not idle:
-                self._issuing.acquire()
-            self._issuing.release()
-            limit.cancel()
-            self._gpu.settle()  # what was queued before may be a long prefill's layers: they take what they take
+            with _process_ends_after(ABORT_SECONDS, "NCCL has not ended a communicator"):
+                # NCCL frees the communicator, so no call may be in it; only an abort ends what waits for the dead.
+                idle = self._issuing.acquire(timeout=_CALL_SECONDS)
+                try:
+                    communicator.abort()
+                except RuntimeError as error:
+                    log.warning("NCCL did not end in time: %s", error)
+                if not idle:
+                    self._issuing.acquire()
+                self._issuing.release()
+            with _process_ends_after(SETTLE_SECONDS, "the GPU has not finished after the end of a communicator"):
+                self._gpu.settle()
 
 
-def end_process() -> None:
-    """NCCL does not return. What is computed after that cannot be trusted: the manager has it computed elsewhere."""
-    log.critical("the process ends: NCCL has not ended a communicator within %g s", ABORT_SECONDS)
-    os._exit(1)
+@contextmanager
+def _process_ends_after(seconds: float, what: str) -> Iterator[None]:
+    """End this process unless the body ends in time.
+
+    What is computed after that cannot be trusted: the manager has it computed elsewhere.
+    """
+
+    def end_process() -> None:
+        log.critical("the process ends: %s within %g s", what, seconds)
+        os._exit(1)
+
+    limit = threading.Timer(seconds, end_process)
+    limit.daemon = True
+    limit.start()
+    try:
+        yield
+    finally:
+        limit.cancel()
 
 
 class NcclExchange:
