@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from bench.multimodal.broadcast_picture import draw
+from bench.pages import render, write_picture
 from bench.rows import RESULTS, Row, row, write
 from pointsman.local.engine.environment import EngineEnvironment, ensure_engine_environment
 from pointsman.workers.multimodal.broadcast.modes import Mode
@@ -39,7 +39,6 @@ SEED_NAME: Final = "seed"
 # process has allocated, and getting it again can cost more than decoding: so no process gives any back, in any mode.
 _ALLOCATOR: Final = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 33)}
 CELLS: Final = RESULTS / "input_broadcast_cells.json"
-PICTURE: Final = Path(__file__).parents[2] / "docs" / "reports" / "pictures" / "input-broadcast.svg"
 
 Cell = dict[str, Any]
 
@@ -230,10 +229,25 @@ def grouped(cells: Sequence[Cell]) -> list[dict[Mode, list[float]]]:
     """Requests a second of each mode and round, by cell of the grid; the cell's name under the key ``name``."""
     groups: dict[str, dict[Any, Any]] = {}
     for cell in cells:
-        size = f"{cell['size_kib']} KiB" if cell["size_kib"] < KIB else f"{cell['size_kib'] // KIB} MiB"
-        name = f"{size}, {cell['concurrency']} concurrent, {cell['ranks']} ranks"
+        name = f"{_size(cell['size_kib'])}, {cell['concurrency']} concurrent, {cell['ranks']} ranks"
         groups.setdefault(name, {"name": name})[Mode(cell["mode"])] = [each["qps"] for each in cell["runs"]]
     return list(groups.values())
+
+
+def _size(kib: int) -> str:
+    return f"{kib} KiB" if kib < KIB else f"{kib // KIB} MiB"
+
+
+def picture(cells: Sequence[Cell]) -> str:
+    """A panel for each size and number of ranks: requests a second beside the best mode of each concurrency."""
+    panels: dict[tuple[int, int], dict[int, dict[str, float]]] = {}
+    for cell in sorted(cells, key=lambda each: (each["ranks"], each["size_kib"], each["concurrency"])):
+        panel = panels.setdefault((cell["ranks"], cell["size_kib"]), {})
+        rates = panel.setdefault(cell["concurrency"], {})
+        rates[cell["mode"]] = statistics.median(each["qps"] for each in cell["runs"])
+    columns = len({size for _, size in panels})
+    titled = [(f"{_size(size)}, {ranks} ranks", groups) for (ranks, size), groups in panels.items()]
+    return render("broadcast.svg", columns=columns, rows=len(panels) // columns, panels=titled)
 
 
 def auto_row(group: dict[Any, Any]) -> Row:
@@ -267,7 +281,7 @@ def main() -> int:
         blocking, memory = measure_blocking(environment), measure_memory(environment)
     CELLS.write_text(json.dumps({"cells": cells, "blocking": blocking, "memory": memory}, indent=1) + "\n")
     rows = rows_of(cells, blocking, memory, len(os.sched_getaffinity(0)))
-    PICTURE.write_text(draw(cells))
+    write_picture("input-broadcast.svg", picture(cells))
     print(f"wrote {write('input_broadcast', rows)}")
     for each in rows:
         print(

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from bench.pages import render
 from bench.planner.sources import in_own_simulator
 from bench.rows import RESULTS
 from pointsman.planner.simulator.types import Result
@@ -14,6 +15,7 @@ CELLS = RESULTS / "planner_cells.json"
 OURS, STATIC, ORACLE, CAUSAL = "Pointsman", "best static", "clairvoyant", "causal"
 ABLATION = "Pointsman without"
 COMMAND = "make bench-planner"
+KNOWING = (STATIC, CAUSAL, ORACLE)
 STEADY = "steady"  # the load nothing should be moved for
 
 
@@ -88,3 +90,24 @@ def by_planner(runs: Sequence[Run], scenario: str) -> dict[str, list[Run]]:
         if run.seed in seeds:
             found.setdefault(run.planner, []).append(run)
     return found
+
+
+def table(found: dict[str, list[Run]], *, marks_best: bool = True) -> list[str]:
+    """Markdown: a line a planner, those that know the future last, ablations after the whole."""
+    unknowing = [who for who in found if not who.startswith(KNOWING)]
+    whole = [who for who in unknowing if "without" not in who]
+    best = max(whole, key=lambda who: sum(run.attainment for run in found[who]) / len(found[who]))
+    knowing = [who for name in KNOWING for who in found if who.startswith(name)]
+    planners = [
+        (
+            who,
+            sorted({run.note for run in runs if run.note}),
+            marks_best and who == best and len(unknowing) > 1,
+            runs,
+            [run.learned_s for run in runs if run.learned_s is not None],
+        )
+        for who in [*unknowing, *knowing]
+        for runs in [found[who]]
+    ]
+    learned = any(seconds for *_, seconds in planners)
+    return render("planners.md", planners=planners, learned=learned).splitlines()

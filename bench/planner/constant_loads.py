@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from bench.pages import render
 from bench.planner.cells import COMMAND, OURS, Measurement, Run, run_of
 from bench.planner.random_loads import EACH, WORKERS, Requests, scaled
 from bench.planner.scenarios import LEADS, SCENARIOS, STEADY_LOADS, TRUTH, Synthetic
@@ -43,16 +44,6 @@ REACHED_BY: Final = 0.002  # the best of ``AMPLE`` has that much more than the g
 AMPLE: Final = ((8, 8), (11, 5), (5, 11))
 GOALS: Final = (0.8, 0.9, 0.95, 0.99)
 MOST_DRAWN: Final = 20
-HEAD: Final = f"""\
-## Constant loads
-
-*{ENGINES} random engines*: a shipped table, from which the true engine differs by a factor (κ) of 1/{MOST_KAPPA:g} to
-{MOST_KAPPA:g} in prefill and in decode. Lengths, rate, objectives and the policy's `attainment`, which is the goal, are
-drawn too. A draw that needs fewer than {LEAST_WORKERS} workers, or that no layout of 16 workers serves, is drawn
-again. Requests count after {SETTLED_S / 60:.0f} minutes, when the first starts have ended. *{HOURS} hours*: the loads
-of `STEADY_LOADS`, some of which lie between two layouts. A reversal is a change of a pool, and one back within ten
-minutes.
-"""
 
 
 @dataclass(frozen=True)
@@ -171,23 +162,6 @@ def _hour(seed: int) -> Run:
 # --- rows ---
 
 
-WHY: Final = (
-    (
-        r"constant loads on .* random engines: reversals.*",
-        "**The first minutes of a load look like more than comes after them.** The first layout is an estimate, and "
-        "the first answers are taken for longer than they are. So workers are started or switched within a minute, "
-        "and go some minutes later.",
-    ),
-    (
-        r".* constant hours: reversals.*",
-        "**Chance looks like change.** At 10 requests/s, between two layouts, 11.7 and 12.1 requests/s were counted "
-        "for long enough that a prefill worker was started. It went two to four minutes later. The third reversal is "
-        "at 13 requests/s, also between two layouts.",
-    ),
-)
-"""Why a row is missed: a pattern of its name and, after a bar, its peer's."""
-
-
 def rows(runs: Sequence[Run]) -> Iterator[Row]:
     """Each engine's share beside its goal, how many keep it, and the reversals of all hours."""
     ample = {run.seed: run for run in runs if run.planner == ALL_GPUS}
@@ -217,29 +191,14 @@ def rows(runs: Sequence[Run]) -> Iterator[Row]:
         yield row(name, "", shares, at_least=0.95, of_means=True, command=COMMAND)
 
 
-def section(runs: Sequence[Run]) -> list[str]:
+def section(runs: Sequence[Run]) -> str:
     """Of the evaluation's page: a line for each engine, and one for each load of an hour."""
     engines = [run for run in runs if run.scenario == ANY_ENGINE and run.planner == OURS]
-    hours = [run for run in runs if run.scenario == HOUR]
+    hours: dict[str, list[Run]] = {}
+    for run in runs:
+        if run.scenario == HOUR:
+            hours.setdefault(run.note, []).append(run)
     if not engines or not hours:
-        return []
-    lines = [
-        HEAD,
-        "| | engine, load, objectives and layouts | goal | within objectives | GPU-hours | switches | reversals |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for run in engines:
-        share = f"{run.attainment:.3f}" + ("" if run.attainment >= (run.goal or 0.0) else " (**missed**)")
-        lines.append(
-            f"| {run.seed} | {run.note} | {run.goal:g} | {share} | {run.gpu_hours:.2f} | {run.switches} | "
-            f"{run.reversals} |"
-        )
-    lines += ["", "| hours of | seeds | within objectives | most switches | reversals |", "|---|---|---|---|---|"]
-    for note in dict.fromkeys(run.note for run in hours):
-        here = [run for run in hours if run.note == note]
-        shares = [run.attainment for run in here]
-        lines.append(
-            f"| {note} | {len(here)} | {min(shares):.3f} to {max(shares):.3f} | {max(run.switches for run in here)} | "
-            f"{sum(run.reversals for run in here)} |"
-        )
-    return [*lines, ""]
+        return ""
+    numbers = {"most_kappa": MOST_KAPPA, "least_workers": LEAST_WORKERS, "settled_minutes": SETTLED_S / 60}
+    return render("constant-loads.md", engines=engines, hours=hours, **numbers)

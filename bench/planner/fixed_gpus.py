@@ -123,6 +123,11 @@ LOADS: Final = {
 }
 
 
+def picture_name(load: str) -> str:
+    """Of a load's picture."""
+    return f"planner-{load.lower().replace(' ', '-')}.svg"
+
+
 # --- runs ---
 
 
@@ -184,33 +189,6 @@ def _shares(result: Result) -> str:
 
 
 # --- rows ---
-
-
-WHY: Final = (
-    (
-        r"full changing mix on 6 GPUs: share of requests within objectives .*",
-        "**The mix changes every 150 s, and each change takes two switches**: what comes until the second one is done "
-        "is partly late.",
-    ),
-    (
-        r"(changing mix|mixshift) on 6 GPUs: share within objectives, same GPUs .*",
-        "**3P3D serves both mixes of this load**, so that the best fixed split loses nothing. Pointsman begins with "
-        "4P2D like all others and does not know what comes; each change costs it some requests.",
-    ),
-    (
-        r"real traces on 6 GPUs: share .*",
-        "**Pointsman estimates that 3P3D, the first layout, keeps TPOT for all of Mooncake's answers; it keeps it for "
-        "nine of ten.** So it stays with 3P3D in the first and the last piece, where the best split has a fourth "
-        "decode worker from the beginning. In Azure's piece it switches to 2P4D within 45 s and loses a tenth of what "
-        "comes in the first two minutes (seed 11).",
-    ),
-    (
-        r"changing mix, budget of 16 GPUs: .*",
-        "**Where workers may be started, some are started for a mix that is over before they serve**: each turn takes "
-        "150 s, a start 120 s.",
-    ),
-)
-"""Why a row is missed: a pattern of its name and, after a bar, its peer's."""
 
 
 def rows(found: dict[str, dict[str, list[Run]]], budget: Sequence[Run]) -> Iterator[Row]:

@@ -9,7 +9,6 @@ was found of each load, seed and horizon is written to ``bench/results/forecast_
 """
 
 import json
-import re
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -245,51 +244,6 @@ def ahead(horizon_s: float) -> str:
 
 
 # --- rows ---
-
-_CHANGING = "|".join(load.name for load in LOADS.values() if load.rates_are_known and "constant" not in load.name)
-_FEW = (
-    "the bound is a quantile of the errors of the last 80 looks, 200 s, and neighbours err alike, so that these are "
-    "few. With the errors of an hour instead, constant loads of two hours were covered .81 to .86, and as shipped .75 "
-    "to .82 (measured once, no target repeats it); but errors of a ramp are no bound for the plain after it"
-)
-_TABLE = "[table](#how-good-the-forecast-is)"
-WHY: Final = (
-    (
-        rf"({_CHANGING}): true rates within the bound, .*",
-        "**What nothing announces is in no bound.** A sudden rise begins the forecast anew, and what was said before "
-        "it is compared with nothing, or the bound would be that high for minutes whenever a step is over. Where the "
-        f"rate does not rise, it is no more often too low than on constant loads ({_TABLE}): {_FEW}.",
-    ),
-    (
-        r"constant, .*: true rates within the bound, .*",
-        f"**The bound is learned from few errors**: {_FEW}.",
-    ),
-    (
-        r".*: rates that came within the bound, .*",
-        "**The bound is of the rate, and a real trace shows only counts.** What counts of half a minute differ by "
-        "chance is left out of the bound on purpose, since queues are sized for it already. So fewer of them are "
-        f"within it than of the rates, on each load whose rates are known ({_TABLE}).",
-    ),
-    (
-        rf"onoff: MAPE, {re.escape(ahead(AHEAD_S))} .*",
-        "**Each burst is over before the horizon.** The forecast expects that the rate stays where a sudden change "
-        "brought it, and does not learn that bursts end. A mean of half a minute follows a burst of half a minute only "
-        "halfway, and is wrong by less afterwards.",
-    ),
-    (
-        r"constant, .*: MAPE, .*",
-        "**On a constant load there is nothing to follow.** The filter allows every rate to wander by 1.4 % a second. "
-        "The more requests come, the sooner that outweighs the chance in their counts: above some twenty a second the "
-        "filter averages over less than half a minute, and follows what is chance.",
-    ),
-    (
-        rf"azure_conv: MAPE, {re.escape(ahead(AHEAD_S))} .*",
-        "**What wavers around a level is not foreseen from its last minute.** The trend is no part of it: the filter's "
-        "level alone errs as much. So do means of one and two minutes (.103, .104), and one of four errs less than all "
-        "(.096; measured once, no target repeats it). There is only one such half hour, too short to tell them apart.",
-    ),
-)
-"""Why a row is missed: a pattern of its name and, after a bar, its peer's."""
 
 
 def rows(cells: Sequence[Accuracy]) -> Iterator[Row]:

@@ -286,45 +286,6 @@ def _ms(model: PerformanceModel, sample: EngineSample) -> float:
 # --- rows ---
 
 
-WHY: Final = (
-    (
-        r"step, start-up 300 s: share within objectives lost to being told so .*",
-        "**How long a start takes is known when the first has lasted that long.** The 90 s of the policy's default are "
-        "believed until the first start has taken longer, and from then on as long as it took so far: within a tenth "
-        "of 300 s after 270 s. Who believes in 90 s gives back before the step what would soon be there again, one "
-        "decode worker on the seed that loses most, and orders less at the step than who is told, because the queue "
-        "would be shorter after 90 s; what is ordered when the truth is known comes after most of the step. Who says "
-        "`actions.scaleOut.leadSeconds` loses none of this.",
-    ),
-    (
-        r"step, 20 % of starts and switches fail: share within objectives, causal reference .*",
-        "**Who knows the present exactly orders for the step at once.** Pointsman orders within one or two looks, "
-        "and each start that fails is missed when it is late, not before.",
-    ),
-    (
-        r"step, 60 s outage of all metrics: share within objectives lost .*",
-        "**Who sees nothing changes nothing**: the metrics are gone from five seconds before the step on, and what it "
-        "takes is ordered when they are back, most of a minute later than otherwise.",
-    ),
-    (
-        r"step, engine κ (0\.7|1\.0): share within objectives lost .*",
-        "**A faster engine needs fewer workers**: before the step two prefill workers and one decode worker do, where "
-        "the engine of the other rows has 2P2D. The step then meets a smaller layout; that, not a wrong belief, is "
-        "what is lost, for fewer GPU-hours.",
-    ),
-    (
-        r"14 requests/s after a pause, (outputs|prompts) remembered .*: share within objectives lost .*",
-        "**The first orders are made of what is remembered, and of the first answers, which are the short ones**: "
-        "within ten seconds the lengths are known, but what was switched or started meanwhile is undone only slowly.",
-    ),
-    (
-        r"8 requests/s, outputs double .*: share within objectives lost .*",
-        "**Longer answers have not ended when they matter.** The planner knows their length when they end, and the "
-        "shortest end first. A worker that starts then serves after 120 s; causal knows the length of every request "
-        "when it comes.",
-    ),
-)
-"""Why a row is missed: a pattern of its name and, after a bar, its peer's."""
 BesideCausal = Callable[[str, Sequence[Run], Sequence[Run]], Iterator[Row]]
 
 

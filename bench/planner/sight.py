@@ -136,16 +136,6 @@ def _measured(scenario: str, what: str, case: Case, seed: int) -> Run:
     return replace(run_of(scenario, seed, name_of(what), result), attainment=round(settled, 4))
 
 
-WHY: Final = (
-    (
-        r"8 requests/s, .*: reversals.*",
-        "**The first answers are taken for longer than they are**: after 20 s their length is estimated at 800 to 860 "
-        "tokens instead of 500. One to three workers are started that are not needed, and go minutes later.",
-    ),
-)
-"""Why a row is missed: a pattern of its name and, after a bar, its peer's."""
-
-
 def rows(found: dict[str, list[Run]]) -> Iterator[Row]:
     """Each keeps the goal, and is no worse or dearer than the load that it is compared with."""
     for what, case in CASES.items():

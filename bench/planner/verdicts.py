@@ -1,55 +1,52 @@
 """What the evaluation's page has to admit: every target that is missed, with its reason, and where others do better."""
 
 import re
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from statistics import mean
+from typing import Final, NamedTuple
 
+from bench.pages import texts
 from bench.planner import fixed_gpus
-from bench.planner.cells import ABLATION, CAUSAL, ORACLE, OURS, STATIC, Run
-from bench.planner.dynamo.figures import EQUAL, Cell, Figure
+from bench.planner.cells import ABLATION, KNOWING, OURS, Run
+from bench.planner.dynamo.figures import EQUAL, Cell
 from bench.rows import Row
 
 Reasons = Sequence[tuple[str, str]]
 """(pattern of a row's name, and of its peer's after `` | ``; why it is missed), the first that matches counts."""
 
-KNOWING: Final = (STATIC, CAUSAL, ORACLE)
 ARROW: Final = "Arrow-like"
-SAME_GPUS: Final = fixed_gpus.LOADS.keys()  # there Arrow-like has what all have
-GIVEN: Final = "is given the best fixed layout's GPUs"
+GIVEN: Final = "is given the best fixed layout's GPUs"  # but on fixed GPUs, where all have the same
 
 
 class NoReason(Exception):
     """A target is missed and nobody has written why."""
 
 
+def reasons() -> Reasons:
+    """Those that are written."""
+    return [(each["pattern"], each["why"]) for each in texts("reasons")]
+
+
 def missed(rows: Iterable[Row], reasons: Reasons) -> list[str]:
     """All missed rows under their reasons. Raises NoReason naming those that have none."""
-    found: dict[str, list[Row]] = {}
-    without: list[str] = []
+    found: dict[str | None, list[Row]] = {}
     for row in rows:
         if not row.met:
-            reason = reason_of(row, reasons)
-            if reason is None:
-                without.append(f"{row.name} | {row.peer_name or ''}")
-            else:
-                found.setdefault(reason, []).append(row)
-    if without:
-        raise NoReason(
-            "missed, and no reason is written: " + "; ".join(without) + ". Write it beside the row: WHY in "
-            "bench/planner/own_rows.py, robust.py, forecast_accuracy.py or "
-            "bench/planner/dynamo/figures.py"
-        )
-    lines = []
-    for reason, here in found.items():
-        lines += [f"* {reason}", *(f"  * {_figures(row)}" for row in here)]
-    return lines
+            found.setdefault(reason_of(row, reasons), []).append(row)
+    if without := "; ".join(map(_named, found.get(None, []))):
+        raise NoReason(f"missed, and no reason is written: {without}. Write it in bench/templates/reasons.yaml")
+    return [
+        line for reason, here in found.items() for line in (f"* {reason}", *(f"  * {_figures(row)}" for row in here))
+    ]
 
 
 def reason_of(row: Row, reasons: Reasons) -> str | None:
     """Why a row is missed, if somebody wrote it."""
-    what = f"{row.name} | {row.peer_name or ''}"
-    return next((why for pattern, why in reasons if re.fullmatch(pattern, what)), None)
+    return next((why for pattern, why in reasons if re.fullmatch(pattern, _named(row))), None)
+
+
+def _named(row: Row) -> str:
+    return f"{row.name} | {row.peer_name or ''}"
 
 
 def _figures(row: Row) -> str:
@@ -66,61 +63,55 @@ def _figures(row: Row) -> str:
 # --- where another planner wins ---
 
 
+class Result(NamedTuple):
+    """Share of requests within objectives, and GPU-hours."""
+
+    share: float
+    gpu_hours: float
+
+    def wins(self, ours: "Result") -> bool:
+        """More within objectives, whatever it cost; or as much (as runs of one planner differ) for less."""
+        more, as_much = round(self.share, 3) > round(ours.share, 3), self.share > ours.share - EQUAL
+        return more or (as_much and round(self.gpu_hours, 2) < round(ours.gpu_hours, 2))
+
+    def beside(self, ours: "Result") -> str:
+        """Both, as cells of a table."""
+        return f"{self.share:.3f} | {ours.share:.3f} | {self.gpu_hours:.2f} | {ours.gpu_hours:.2f}"
+
+
 def others_win(loads: Mapping[str, dict[str, list[Run]]]) -> list[str]:
     """Per load the planners that know no future and had more within objectives, or as much for fewer GPU-hours."""
-    lines = [
-        "| load | planner | within objectives | Pointsman | GPU-hours | Pointsman |",
-        "|---|---|---|---|---|---|",
-    ]
+    lines = []
     for load, found in loads.items():
-        if OURS not in found:
+        means = {
+            who: Result(mean(run.attainment for run in runs), mean(run.gpu_hours for run in runs))
+            for who, runs in found.items()
+        }
+        if OURS not in means:
             continue
-        share, hours = _means(found[OURS])
+        ours = means.pop(OURS)
         better = [
-            (who, *_means(theirs))
-            for who, theirs in found.items()
-            if who != OURS and not who.startswith((*KNOWING, ABLATION)) and _wins(*_means(theirs), share, hours)
+            who for who, theirs in means.items() if not who.startswith((*KNOWING, ABLATION)) and theirs.wins(ours)
         ]
-        for who, their_share, their_hours in sorted(better, key=lambda each: -each[1]):
-            name = f"{who} ({GIVEN})" if who == ARROW and load not in SAME_GPUS else who
-            lines.append(f"| {load} | {name} | {their_share:.3f} | {share:.3f} | {their_hours:.2f} | {hours:.2f} |")
+        for who in sorted(better, key=lambda who: -means[who].share):
+            name = f"{who} ({GIVEN})" if who == ARROW and load not in fixed_gpus.LOADS else who
+            lines.append(f"| {load} | {name} | {means[who].beside(ours)} |")
         if not better:
-            lines.append(f"| {load} | none | | {share:.3f} | | {hours:.2f} |")
+            lines.append(f"| {load} | none | | {ours.share:.3f} | | {ours.gpu_hours:.2f} |")
     return lines
-
-
-def _means(runs: Sequence[Run]) -> tuple[float, float]:
-    return statistics.mean(run.attainment for run in runs), statistics.mean(run.gpu_hours for run in runs)
-
-
-def _wins(share: float, hours: float, our_share: float, our_hours: float) -> bool:
-    """More within objectives, whatever it cost; or as much (as runs of one planner differ) for less."""
-    more, as_much = round(share, 3) > round(our_share, 3), share > our_share - EQUAL
-    return more or (as_much and round(hours, 2) < round(our_hours, 2))
 
 
 def dynamo_wins(cells: Sequence[Cell]) -> list[str]:
     """The same of Dynamo's configurations in NVIDIA's simulator, of each cell the best of them."""
-    lines = [
-        "| cell | Dynamo's configuration | goodput | Pointsman | GPU-hours | Pointsman |",
-        "|---|---|---|---|---|---|",
-    ]
-    nowhere = []
+    lines, nowhere = [], []
     for cell in cells:
-        ours = cell.beside_dynamo
-        better = [each for each in cell.dynamo.values() if _better(each, ours)]
+        ours = Result(cell.beside_dynamo.goodput, cell.beside_dynamo.gpu_hours)
+        better = {name: Result(each.goodput, each.gpu_hours) for name, each in cell.dynamo.items()}
+        better = {name: theirs for name, theirs in better.items() if theirs.wins(ours)}
         if not better:
             nowhere.append(cell.name)
             continue
-        best = max(better, key=lambda each: (each.goodput, -each.gpu_hours))
+        best = max(better, key=lambda name: (better[name].share, -better[name].gpu_hours))
         more = f" (and {len(better) - 1} more)" if len(better) > 1 else ""
-        lines.append(f"| {cell.name} | {best.name}{more} | {_of(best, ours)} |")
+        lines.append(f"| {cell.name} | {best}{more} | {better[best].beside(ours)} |")
     return [*lines, "", f"None in {'; '.join(nowhere)}."] if nowhere else lines
-
-
-def _better(theirs: Figure, ours: Figure) -> bool:
-    return _wins(theirs.goodput, theirs.gpu_hours, ours.goodput, ours.gpu_hours)
-
-
-def _of(theirs: Figure, ours: Figure) -> str:
-    return f"{theirs.goodput:.3f} | {ours.goodput:.3f} | {theirs.gpu_hours:.2f} | {ours.gpu_hours:.2f}"

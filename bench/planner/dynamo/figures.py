@@ -27,42 +27,6 @@ UNANNOUNCED = ("step", "mixshift")
 RECORDED = ("azure_conv", "moon_conv")
 RAMP_GOODPUT = {45: 0.99, 120: 0.96}
 MOST_COST = {"step": 1.15, "mixshift": 1.15, "ramp": 1.2, "azure_conv": 1.12, "moon_conv": 1.12}
-_HEAD_ROOM = (
-    "Each pool has as many workers as keep the attainment that the objectives ask for, and workers stay for a while "
-    "after they were needed. Who knows the trace needs neither "
-    "([tried and left out](../planner/README.md#tried-and-left-out))."
-)
-WHY = (
-    (
-        r"mean goodput of .*",
-        "**What comes before a new worker can serve is late** for everybody who does not know the future: step and "
-        "mixshift after 120 s, bursts after any start. The causal reference, which knows the present exactly, is below "
-        "the target as well.",
-    ),
-    (r"GPU-hours of .* cells, geometric mean .*", f"**Head-room.** {_HEAD_ROOM}"),
-    (
-        r"ramp, .* s: (goodput, bound|cost) .*",
-        "**A ramp is a ramp only after a while**: until its slope is certain the forecast is behind. Causal has more "
-        "at a higher cost, or misses it too.",
-    ),
-    (r"(step|mixshift|azure_conv|moon_conv), .* s: cost .*", f"**Head-room.** {_HEAD_ROOM}"),
-    (
-        r"step, .* s: goodput beside causal .*",
-        "**A step is seen a look or two after it came**: the reactive schedule knows the true rate at once and starts "
-        "as much as that takes, and more for the queue.",
-    ),
-    (
-        r"(azure_conv|moon_conv), .* s: goodput, bound .*",
-        "**Recorded loads rise within a start, too**: what comes of a rise before the worker that is started for it "
-        "serves is late where the head-room is less than the rise.",
-    ),
-    (
-        r"pulses.* s: cost at equal goodput .*",
-        "**The first bursts are lost before anything can be known of the next**, where a fixed layout, chosen with "
-        "the trace in hand, serves them all: so the layout that comes to the same goodput is a small one.",
-    ),
-)
-"""Why a row is missed: a pattern of its name and, after a bar, its peer's."""
 # By workload/start/seed: runs by part and name; ``complete`` names the parts of which nothing is missing.
 Kept = dict[str, dict[str, Any]]
 Run = dict[str, Any]
@@ -78,9 +42,6 @@ class Figure:
     goodput_range: tuple[float, float]
     gpu_hours_range: tuple[float, float]
     runs: int
-
-    def at_most_as_dear(self, other: "Figure") -> bool:
-        return self.gpu_hours <= other.gpu_hours
 
 
 @dataclass(frozen=True)
@@ -113,6 +74,11 @@ class Cell:
     def tuned(self) -> Figure:
         """Dynamo's best configuration of all."""
         return _best(self.dynamo.values())
+
+    @property
+    def beats_dynamo(self) -> bool:
+        """At least the goodput of Dynamo's best for at most its GPU-hours."""
+        return self.ours.goodput >= self.tuned.goodput and self.ours.gpu_hours <= self.tuned.gpu_hours
 
     def cost(self, of: Figure) -> float:
         """GPU-hours relative to the clairvoyant's."""
@@ -254,7 +220,7 @@ def _of_all(found: Sequence[Cell]) -> Iterator[Row]:
             peer=statistics.geometric_mean(cell.cost(peer(cell)) for cell in found),
         )  # fmt: skip
     steady = [cell for cell in found if cell.workload != "burst"]
-    better = sum(cell.ours.goodput >= cell.tuned.goodput and cell.ours.at_most_as_dear(cell.tuned) for cell in steady)
+    better = sum(cell.beats_dynamo for cell in steady)
     yield _row(
         f"cells of {len(steady)} (all but burst) with at least the goodput of Dynamo's best of "
         f"{len(CONFIGURATIONS)} for at most its GPU-hours",

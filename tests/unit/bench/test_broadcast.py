@@ -3,8 +3,7 @@
 from typing import Any
 from xml.etree import ElementTree
 
-from bench.multimodal.broadcast import MODES, Cell, auto_row, grouped, rows_of
-from bench.multimodal.broadcast_picture import draw
+from bench.multimodal.broadcast import MODES, Cell, auto_row, grouped, picture, rows_of
 
 from pointsman.workers.multimodal.broadcast.modes import Mode
 
@@ -49,7 +48,7 @@ def test_more_than_nine_tenths_of_what_the_cores_can_do_is_not_required() -> Non
 
 
 def test_the_picture_has_a_bar_for_every_mode_and_the_number_of_the_best() -> None:
-    drawn = ElementTree.fromstring(draw(cells(auto=89, best=(100, 100, 100))))
+    drawn = ElementTree.fromstring(picture(cells(auto=89, best=(100, 100, 100))))
     titles = [each.text for each in drawn.iter("{http://www.w3.org/2000/svg}title")]
     assert titles == [f"{mode}: {qps} requests/s" for mode, qps in
                       [("sync", 10), ("delayed", 10), ("combined", 100), ("async", 10), ("auto", 89)]]  # fmt: skip

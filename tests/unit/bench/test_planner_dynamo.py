@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 from bench.planner import sources
-from bench.planner.dynamo import figures, page, published, random_results
+from bench.planner.dynamo import figures, page, published, random_page
 from bench.planner.dynamo.configurations import CONFIGURATIONS, DOCUMENTED, TUNED
 from bench.planner.dynamo.figures import RUNS, Kept
 from bench.planner.dynamo.policy import PointsmanPolicy, make
@@ -162,7 +162,7 @@ def test_without_fixed_layouts_the_clairvoyant_is_the_cheapest_of_its_schedules(
     del runs["step/45/1"]["fixed"]
     (cell,) = figures.cells(runs)
     assert (cell.clairvoyant.gpu_hours, cell.fixed) == (0.9, None)
-    assert any("| not run |" in line for line in page.section([cell]))
+    assert any("| not run |" in line for line in page.section([cell]).splitlines())
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_pulses_are_compared_with_the_cheapest_fixed_layout_that_serves_as_well(
     row = rows["pulses, 45 s: cost at equal goodput (0.390)"]
     assert (row.peer, row.met) == (1.6, True)
     assert not any(name.startswith("mean goodput") for name in rows)
-    assert any(line.startswith("| pulses, 45 s |") for line in page.section(figures.cells(runs | kept())))
+    assert any(line.startswith("| pulses, 45 s |") for line in page.section(figures.cells(runs | kept())).splitlines())
 
 
 def test_ours_beside_dynamo_is_of_the_seeds_where_dynamo_ran() -> None:
@@ -202,18 +202,18 @@ def test_ours_beside_dynamo_is_of_the_seeds_where_dynamo_ran() -> None:
     rows = {row.name: row for row in figures.rows(runs)}
     assert rows["pulses, 45 s: goodput"].ours == pytest.approx(0.8)
     assert rows["pulses, 45 s: cost at equal goodput (0.600)"].ours == pytest.approx(1.25)
-    (line,) = [each for each in page.section(figures.cells(runs)) if each.startswith("| pulses, 45 s |")]
+    (line,) = [each for each in page.section(figures.cells(runs)).splitlines() if each.startswith("| pulses, 45 s |")]
     assert "(seed 1; Pointsman there 0.800 / 1.50)" in line
 
 
 def test_the_page_marks_cells_that_are_better_and_the_picture_shows_every_configuration() -> None:
     cells = figures.cells(kept() | kept((0.9, 1.3), "ramp"))
-    lines = page.section(cells)
+    lines = page.section(cells).splitlines()
     assert any(line.startswith("| step, 45 s ") and "**0.900 / 1.11×**" in line for line in lines)
     assert any(line.startswith("| ramp, 45 s ") and "| 0.900 / 1.44×" in line for line in lines)
     assert page.picture(cells).count("objectives x0.55: 0.700") == 2
     assert page.picture(cells).count("<circle") == 6 + 2 * (len(CONFIGURATIONS) + 4)
-    assert page.section([]) == []
+    assert page.section([]) == ""
 
 
 def test_the_legend_of_the_picture_is_not_written_over_and_its_axes_are_said() -> None:
@@ -234,13 +234,15 @@ def test_the_legend_of_the_picture_is_not_written_over_and_its_axes_are_said() -
 def test_a_page_says_that_ours_is_of_an_older_planner_until_it_is_measured_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(random_results, "read_kept", dict)
+    monkeypatch.setattr(random_page, "read_kept", dict)
     runs = kept() | kept(workload="ramp")
     runs["step/45/1"]["planner"] = sources.in_dynosim()
-    (said,) = [line for line in page.section(figures.cells(runs)) if "earlier state of its planner" in line]
+    (said,) = [
+        line for line in page.section(figures.cells(runs)).splitlines() if "earlier state of its planner" in line
+    ]
     assert "in ramp, 45 s:" in said
     runs["ramp/45/1"]["planner"] = sources.in_dynosim()
-    assert not any("earlier state" in line for line in page.section(figures.cells(runs)))
+    assert not any("earlier state" in line for line in page.section(figures.cells(runs)).splitlines())
 
 
 # --- plan ---

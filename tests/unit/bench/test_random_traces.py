@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from bench.planner.dynamo import random_results
+from bench.planner.dynamo import random_page
 from bench.planner.dynamo.configurations import CONFIGURATIONS
 from bench.planner.sources import in_dynosim
 
@@ -22,8 +22,8 @@ def trace(seed: int, ours: dict[str, Any], dynamo: dict[str, Any]) -> dict[str, 
 
 
 def section(monkeypatch: pytest.MonkeyPatch, *traces: dict[str, Any]) -> str:
-    monkeypatch.setattr(random_results, "read_kept", lambda: {str(each["seed"]): each for each in traces})
-    return "\n".join(random_results.section())
+    monkeypatch.setattr(random_page, "read_kept", lambda: {str(each["seed"]): each for each in traces})
+    return random_page.section()
 
 
 def test_nothing_is_said_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,17 +64,17 @@ def test_who_has_more_goodput_is_counted_at_any_cost_and_at_ours(monkeypatch: py
         trace(3, run(0.9, 2.0), run(0.905, 8.0)),  # hardly more
         trace(4, run(0.9, 2.0), run(0.8, 1.0)),
     )
-    monkeypatch.setattr(random_results, "read_kept", lambda: {str(each["seed"]): each for each in traces})
-    lines = random_results.dynamo_wins()
+    monkeypatch.setattr(random_page, "read_kept", lambda: {str(each["seed"]): each for each in traces})
+    lines = random_page.dynamo_wins().splitlines()
     assert lines[0].startswith("On the 4 [traces nobody made it for](#traces-nobody-made-it-for)")
     assert lines[-2:] == [
         "| all, whatever they cost | 3 of 4 | 2 | 0.909 | 0.900 | 1.69× |",
         "| those for at most Pointsman's GPU-hours (2 %) | 1 of 2 | 1 | 0.865 | 0.900 | 0.71× |",
     ]
-    monkeypatch.setattr(random_results, "read_kept", lambda: {"3": traces[2]})
-    assert random_results.dynamo_wins()[-1].endswith(" | there is none | | | | |")
-    monkeypatch.setattr(random_results, "read_kept", dict)
-    assert random_results.dynamo_wins() == []
+    monkeypatch.setattr(random_page, "read_kept", lambda: {"3": traces[2]})
+    assert random_page.dynamo_wins().rstrip().endswith(" | there is none | | | | |")
+    monkeypatch.setattr(random_page, "read_kept", dict)
+    assert random_page.dynamo_wins() == ""
 
 
 def test_figures_of_an_earlier_planner_are_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
