@@ -1,7 +1,14 @@
 """The page that recomputes a decision by hand has the numbers of a real one, and its arithmetic is right."""
 
+import json
 import math
+import random
 import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import NormalDist
 from typing import Final
@@ -9,10 +16,14 @@ from typing import Final
 import pytest
 
 from pointsman.api.protocol.names import LANGUAGE_ROLES
-from pointsman.api.v1alpha1.plannerpolicy import Mode
+from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicySpec
 from pointsman.planner.core.decide import decide
+from pointsman.planner.core.engine.learned_model import pass_ms
 from pointsman.planner.core.engine.performance_model import LinearModel
-from pointsman.planner.core.sizing.queueing import erlang_c
+from pointsman.planner.core.plan_ledger import plan_manifest
+from pointsman.planner.core.sizing import demand, operating_point
+from pointsman.planner.core.sizing.pool_targets import PATIENCE_S
+from pointsman.planner.core.sizing.queueing import delayed_wait_s, erlang_c
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
     Bounds,
@@ -26,8 +37,12 @@ from pointsman.planner.core.types import (
     Worker,
     WorkerCondition,
 )
+from pointsman.planner.core.workload.arrival_forecast import DISPERSION_WEIGHT, FIRST_DISPERSION
+from pointsman.planner.explain.explanation import considered
+from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET
 
 PAGE: Final = (Path(__file__).parents[3] / "docs/planner/by-hand.md").read_text()
+WORDS: Final = " ".join(PAGE.split())
 ENGINE: Final = LinearModel(4.705, 0.01757, 8.785e-7, 6.392, 0.009885, 4.273e-5)
 POLICY: Final = Policy(
     mode=Mode.ACTIVE,
@@ -42,48 +57,212 @@ LOAD: Final = Load(
 WORKERS: Final = tuple(
     Worker(f"{role}-{n}", role, WorkerCondition.ACTIVE) for role in LANGUAGE_ROLES for n in range(2)
 )  # fmt: skip
+WINDOW_S: Final = 2.5
+
+
+def decided(policy: Policy = POLICY, load: Load = LOAD) -> tuple[int, Decision]:
+    """The first decision that changes the layout, or the last of 20, and how many evaluations led to it."""
+    state = State()
+    for evaluation in range(1, 21):
+        at_s = WINDOW_S * evaluation
+        seen = Observation(
+            at_s=at_s, window_s=WINDOW_S, age_s=1.0, workers=WORKERS, routing=RoutingNumbers(512, 32), load=load,
+            service=Service(1.0, 1.0, 1.0, prefill_queue_depth=0.0), kv_capacity_tokens=400_000, max_sequences=256,
+        )  # fmt: skip
+        state, decision, _ = decide(state, seen, policy, at_s, ENGINE)
+        if decision.changes_layout:
+            break
+    return evaluation, decision
 
 
 @pytest.fixture(scope="module")
 def decision() -> Decision:
-    """The first one that changes the layout."""
-    state = State()
-    for look in range(20):
-        at_s = 2.5 * look
-        seen = Observation(
-            at_s=at_s, window_s=2.5, age_s=1.0, workers=WORKERS, routing=RoutingNumbers(512, 32), load=LOAD,
-            service=Service(1.0, 1.0, 1.0, prefill_queue_depth=0.0), kv_capacity_tokens=400_000, max_sequences=256,
-        )  # fmt: skip
-        state, decided, _ = decide(state, seen, POLICY, at_s, ENGINE)
-        if decided.changes_layout:
-            return decided
-    raise AssertionError("nothing was changed")
+    """The page's."""
+    return decided()[1]
 
 
-def test_the_page_shows_the_inputs_of_a_real_decision(decision: Decision) -> None:
-    shown = {name: float(value) for name, value in re.findall(r"^\| `(\w+)` \| ([\d.]+) \|", PAGE, re.MULTILINE)}
+@pytest.fixture(scope="module")
+def shown() -> dict[str, float]:
+    """Read off the page."""
+    found = re.findall(r"^- \{name: (\w+), value: ([\d.]+)\}", PAGE, re.MULTILINE)
+    return {name: float(value) for name, value in found}
+
+
+def block(language: str) -> str:
+    """The page's only code block in a language."""
+    (found,) = re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    return str(found)
+
+
+def missing(texts: Iterable[str]) -> list[str]:
+    """Those that the page does not have."""
+    return [text for text in texts if text not in WORDS]
+
+
+def test_the_page_shows_the_inputs_and_the_message_of_a_real_decision(
+    decision: Decision, shown: dict[str, float]
+) -> None:
     inputs = dict(decision.inputs)
-    assert len(shown) == 10
+    assert len(shown) == 16
     assert shown == {name: pytest.approx(inputs[name]) for name in shown}
     assert "Scale out from 2P2D to 3P3D: prefill and decode are short. " in decision.message
-    assert (inputs["prefillNeeded"], inputs["decodeNeeded"]) == (3, 3)
+    assert (
+        missing(["Scale out from 2P2D to 3P3D: prefill and decode are short.", f"the reason `{decision.reason}`"]) == []
+    )
 
 
-def test_the_arithmetic_of_the_page_gives_what_was_decided(decision: Decision) -> None:
-    given = dict(decision.inputs)
-    at_once = given["expectedRatePerSecond"] * given["outputTokens"] * given["stepMilliseconds"] / 1000
-    spread = math.sqrt(at_once * (1 + given["contextDispersion"]))
-    for attainment, z_shown, workers_shown in ((0.95, "1.28", "2.44"), (0.8, "0.25", "2.29")):
-        z = NormalDist().inv_cdf(1 - 2 * (1 - attainment))
-        workers = (at_once + z * spread) / given["decodeBatch"]
-        assert f"{z:.2f}" == z_shown
-        assert f"{workers:.2f}" == workers_shown
-        assert f"+ {z_shown} × {spread:.1f}) / {given['decodeBatch']:.1f} = {workers_shown}" in PAGE
-    work = given["expectedRatePerSecond"] * given["prefillMilliseconds"] / 1000
-    busy, waits = work / 3, erlang_c(3, work)
-    scv = (given["arrivalDispersion"] + given["prefillDispersion"]) / 2
-    wait_s = given["prefillMilliseconds"] / 1000 * scv / (3 * (1 - busy))
-    assert (f"{work:.2f}", f"{work / 2:.0%}", f"{busy:.0%}") == ("1.90", "95%", "63%")
-    assert (f"{waits:.2f}", f"{wait_s:.3f}") == ("0.40", "0.025")
-    assert "with probability 0.40 (Erlang C)" in PAGE
-    assert waits * math.exp(-given["slackMilliseconds"] / 1000 / wait_s) < 1e-6
+def test_the_inputs_follow_from_the_engine_and_the_policy_as_the_page_says(shown: dict[str, float]) -> None:
+    alone_ms, one_ms = ENGINE.prefill_ms(2000, 0), ENGINE.prefill_ms(1, 0)
+    together = DEFAULT_PREFILL_TOKEN_BUDGET // 2000
+    of_pass_ms = pass_ms(ENGINE, together, 2000, 0)
+    batch = (shown["stepMilliseconds"] - ENGINE.decode_d0) / (ENGINE.decode_d1 + ENGINE.decode_d2 * 2150)
+    assert alone_ms == pytest.approx(shown["prefillAloneMilliseconds"])
+    assert of_pass_ms / together == pytest.approx(shown["prefillMilliseconds"], abs=5e-5)
+    assert batch == pytest.approx(shown["decodeBatch"], abs=5e-5)
+    assert shown["stepMilliseconds"] == pytest.approx(0.985 * 20)
+    slack_ms = 0.9 * 1500 - alone_ms - shown["transferMilliseconds"] - shown["stepMilliseconds"]
+    assert slack_ms == pytest.approx(shown["slackMilliseconds"])
+    first = FIRST_DISPERSION * (1 - DISPERSION_WEIGHT) ** 5
+    assert first == pytest.approx(shown["arrivalDispersion"], abs=5e-5)
+    assert missing([
+        f"4.705 + 0.01757 × 2000 + 4.3925·10⁻⁷ × 2000² = {alone_ms:.3f}",
+        f"{together} × {alone_ms:.3f} − {together - 1} × {one_ms:.4f} = {of_pass_ms:.3f} ms",
+        f"at most {DEFAULT_PREFILL_TOKEN_BUDGET} tokens",
+        f"{of_pass_ms / together:.3f} ms per prompt",
+        f"(19.7 − 6.392) / (0.009885 + 0.00004273 × 2150) = {batch:.3f}",
+        f"0.9 × 1500 − 41.602 − 0 − 19.7 = {slack_ms:.3f}",
+        "1.5 × 0.98⁵ = 1.3559",
+        f"{of_pass_ms:.3f} − {alone_ms:.3f} = {of_pass_ms - alone_ms:.3f} ms later than alone",
+    ]) == []  # fmt: skip
+
+
+def test_the_decode_workers_of_the_page_are_those_that_were_decided(shown: dict[str, float]) -> None:
+    batch, dispersion = shown["decodeBatch"], shown["contextDispersion"]
+
+    def sequences(rate: float) -> tuple[float, float]:
+        mean = rate * shown["outputTokens"] * shown["stepMilliseconds"] / 1000
+        return mean, math.sqrt(mean * (1 + dispersion))
+
+    (mean, deviation), (fewer, deviation_of_fewer) = sequences(shown["expectedRatePerSecond"]), sequences(43)
+    high, low = (NormalDist().inv_cdf(1 - 2 * (1 - attainment)) for attainment in (0.95, 0.8))
+    assert [high, low] == pytest.approx([demand.deviations(0.95), demand.deviations(0.8)])
+    bursty = math.sqrt(mean * (shown["arrivalDispersion"] + dispersion))
+    workers = (mean + high * deviation) / batch
+    assert missing([
+        f"*A* = 50 × 300 × 0.0197 s = {mean:.1f}",
+        f"√({mean:.1f} × {1 + dispersion:.1f}) = {deviation:.3f}",
+        f"1 − 2 × 0.05 = 0.90: {high:.4f}",
+        f"({mean:.1f} + {high:.4f} × {deviation:.3f}) / {batch:.4f} = {workers:.3f}. Rounded up: **3**",
+        f"√({mean:.1f} × (1.3559 + 0.1)) = {bursty:.3f}, and the result {(mean + high * bursty) / batch:.3f}, also 3",
+        f"*A* is {fewer:.2f} and the standard deviation {deviation_of_fewer:.3f}",
+        f"({fewer:.2f} + {high:.4f} × {deviation_of_fewer:.3f}) / {batch:.4f} = "
+        f"{(fewer + high * deviation_of_fewer) / batch:.3f}, so 3 workers",
+        f"0.8 (*z* = {low:.4f}) needs",
+        f"({fewer:.2f} + {low:.4f} × {deviation_of_fewer:.3f}) / {batch:.4f} = "
+        f"{(fewer + low * deviation_of_fewer) / batch:.3f}, so 2.",
+        f"At 50 requests a second it is {(mean + low * deviation) / batch:.3f}, also 3.",
+    ]) == []  # fmt: skip
+    assert demand.deviations(0.75) == demand.deviations(0.5) == 0, "from 0.75 down"
+
+
+@pytest.mark.parametrize(("rate", "attainment", "needed"), [(43, 0.95, 3), (43, 0.8, 2), (50, 0.95, 3), (50, 0.8, 3)])
+def test_a_lower_attainment_needs_the_decode_workers_that_the_page_says(
+    rate: float, attainment: float, needed: int
+) -> None:
+    objectives = replace(POLICY.objectives, attainment=attainment)
+    _, made = decided(replace(POLICY, objectives=objectives), replace(LOAD, arrivals_per_s=rate))
+    assert dict(made.inputs)["decodeNeeded"] == needed
+
+
+def test_the_prefill_workers_of_the_page_are_those_that_were_decided(shown: dict[str, float]) -> None:
+    prefill_s, slack_s = shown["prefillMilliseconds"] / 1000, shown["slackMilliseconds"] / 1000
+    rate, arrivals, prefills = shown["expectedRatePerSecond"], shown["arrivalDispersion"], shown["prefillDispersion"]
+    work, rows, late = rate * shown["remoteShare"] * prefill_s, [], {}
+    for workers in (2, 3):
+        waits = erlang_c(workers, work)
+        wait_s = delayed_wait_s(workers, rate, prefill_s, arrivals, prefills)
+        assert wait_s == pytest.approx(prefill_s * (arrivals + prefills) / 2 / (workers - work)), "as it is written"
+        late[workers] = waits * math.exp(-slack_s / wait_s)
+        rows.append(f"| {workers} | {work / workers:.2%} | {waits:.4f} | {wait_s:.4f} s |".replace("%", " %"))
+    assert late[2] < 0.05 < work / 2, "the share of late ones alone would allow two"
+    assert missing([
+        f"0.0380601 s = {work:.4f} busy workers",
+        f"(1.3559 + 0.1) / 2 / (workers − {work:.4f})",
+        f"{rows[0]} {late[2]:.2%} | **no: busy above 93 %** |".replace("2% |", "2 % |"),
+        f"{rows[1]} practically 0 ({f'{late[3]:.0e}'[0]}·10⁻²³) | yes |",
+        f"two workers have room for {2 / work - 1:.1%} more".replace("%", " %"),
+        f"busy 93 % for {1 / operating_point.MAX_UTILISATION - 1:.1%}".replace("5%", "5 %"),
+    ]) == []  # fmt: skip
+    assert f"{late[3]:.0e}".endswith("e-23")
+
+
+def test_the_page_shows_the_alternatives_of_the_decision_and_when_it_was_made(decision: Decision) -> None:
+    assert block("text").splitlines() == considered(decision.alternatives)
+    evaluations, _ = decided()
+    assert evaluations == 6
+    assert evaluations * WINDOW_S == PATIENCE_S == 15
+    assert missing(["every 2.5 s", "lowest need of the last 15 s", "the sixth one writes the plan"]) == []
+
+
+def test_the_constants_of_the_page_are_those_of_the_code() -> None:
+    rows = re.findall(r"^\| ([\d.]+) ?(%|s)? \|", PAGE.split("## Constants")[1], re.MULTILINE)
+    assert [float(number) / (100 if unit == "%" else 1) for number, unit in rows] == pytest.approx([
+        operating_point.MAX_UTILISATION, operating_point.USABLE_TTFT_SHARE, operating_point.LEAST_SLACK_SHARE,
+        operating_point.TPOT_MARGIN, 2, demand.LEAST_LATE, operating_point.MAX_LINK_USE, demand.ROUND, PATIENCE_S,
+    ])  # fmt: skip
+
+
+def computed(inputs: str, attainment: float) -> str:
+    """What the page's program prints."""
+    run = [sys.executable, "-c", block("python"), str(attainment)]
+    return subprocess.run(run, input=inputs, check=True, text=True, capture_output=True).stdout.strip()
+
+
+def test_the_program_of_the_page_computes_both_pools_from_what_kubectl_shows_and_from_the_page(
+    decision: Decision,
+) -> None:
+    policy = PlannerPolicySpec.model_validate({"objectives": {"ttftMs": 1500, "tpotMs": 20}, "budget": {"maxGpus": 16}})
+    plan = plan_manifest(
+        namespace="default", service="chat", service_uid="u", sequence=1, decision=decision, policy=policy,
+        layout=(2, 2), now=datetime(2026, 1, 1, tzinfo=UTC),
+    )  # fmt: skip
+    as_kubectl = "".join(f"  - name: {each['name']}\n    value: {each['value']}\n" for each in plan["spec"]["inputs"])
+    assert computed(as_kubectl, 0.95) == computed(block("yaml"), 0.95) == str(decision.layout) == "3P3D"
+    assert missing([f"It prints `{decision.layout}`"]) == []
+
+
+def test_the_program_of_the_page_agrees_with_the_planner_on_other_loads() -> None:
+    """Rates, engines and attainments by a seed; in one process, because each look would start another."""
+    draw, cases, expected = random.Random(7), [], []
+    for _ in range(300):
+        point = operating_point.OperatingPoint(
+            prefill_s=draw.uniform(0.005, 0.5), prefill_alone_s=0.1, reachable_s=draw.uniform(0.01, 0.6),
+            prefill_scv=draw.uniform(0.05, 4), queued_tokens=2000, transfer_s=draw.choice([0.0, 0.01, 0.2]),
+            ttft_s=draw.uniform(0.3, 3), output_tokens=draw.uniform(20, 800), batch=draw.uniform(4, 256),
+            step_s=draw.uniform(0.01, 0.05), context_scv=draw.uniform(0, 2), drain_per_s=1.0,
+            remote_share=draw.choice([1.0, 0.5]),
+        )  # fmt: skip
+        rate, arrivals, attainment = draw.uniform(0.5, 80), draw.uniform(1, 9), draw.choice([0.5, 0.8, 0.95, 0.9995])
+        numbers = {
+            "expectedRatePerSecond": rate, "outputTokens": point.output_tokens, "remoteShare": point.remote_share,
+            "prefillMilliseconds": point.prefill_s * 1000, "prefillDispersion": point.prefill_scv,
+            "arrivalDispersion": arrivals, "transferMilliseconds": point.transfer_s * 1000,
+            "slackMilliseconds": point.slack_s * 1000, "stepMilliseconds": point.step_s * 1000,
+            "decodeBatch": point.batch, "contextDispersion": point.context_scv,
+        }  # fmt: skip
+        cases.append((numbers, attainment))
+        decode = point.decode_workers(rate, demand.deviations(attainment))
+        prefill = point.prefill_workers(rate, arrivals, demand.late_share(attainment), 1000)
+        expected.append(f"{prefill}P{max(1, math.ceil(decode - demand.ROUND))}D")
+    program = (
+        "import io, json, sys\n"
+        f"program = compile({block('python')!r}, 'by_hand.py', 'exec')\n"
+        "for numbers, attainment in json.load(sys.stdin):\n"
+        "    sys.argv = ['by_hand.py', str(attainment)]\n"
+        "    sys.stdin = io.StringIO(''.join(f'name: {n}, value: {v}\\n' for n, v in numbers.items()))\n"
+        "    exec(program, {})\n"
+    )
+    run = [sys.executable, "-c", program]
+    printed = subprocess.run(run, input=json.dumps(cases), check=True, text=True, capture_output=True).stdout.split()
+    assert printed == expected
+    assert len(set(expected)) > 100
