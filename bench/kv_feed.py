@@ -7,11 +7,9 @@ process. Measured is the time until the caches of all are known, and the longest
 gateway's event loop takes of its thread: streams of clients wait for that long at most.
 """
 
-import argparse
 import asyncio
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -19,7 +17,8 @@ import time
 from asyncio import events
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, astuple, dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -27,7 +26,7 @@ from typing import Any, Final
 import aiohttp
 
 from bench.kv_feed_workers import BLOCK_SIZE, TOKEN, prompt_tokens
-from bench.rows import Row, row, write
+from bench.rows import Row, finish, options, repeated, row
 from pointsman.api.protocol.names import Role
 from pointsman.gateway.core.index import KvIndex
 from pointsman.gateway.core.router import token_load
@@ -134,7 +133,11 @@ async def measure(load: WorkerLoad, runs: int) -> dict[str, list[Found]]:
     with running_workers(load) as (workers, pids), Slices().watched() as slices:
         for _ in range(runs):
             async with gateways(workers) as (first, second, third):
-                for name, gateway in (("first gateway", first), ("", second), ("third gateway", third)):
+                ways = (("first gateway", first), ("", second), ("third gateway", third), ("switch to decode", first))
+                for name, gateway in ways:
+                    if name == "switch to decode":
+                        switched = Worker(workers[0].key, workers[0].name, workers[0].url, Role.PREFILL)
+                        gateway.use(switched, *workers[1:])
                     slices.begin()
                     began_s = time.monotonic()
                     gateway.use()
@@ -142,14 +145,6 @@ async def measure(load: WorkerLoad, runs: int) -> dict[str, list[Found]]:
                     seconds, slice_ms = time.monotonic() - began_s, slices.longest_s * 1e3
                     if name:
                         found.setdefault(name, []).append(Found(seconds, slice_ms, gateway.all_hits()))
-                switched = Worker(workers[0].key, workers[0].name, workers[0].url, Role.PREFILL)
-                first.use(switched, *workers[1:])
-                slices.begin()
-                began_s = time.monotonic()
-                first.use()
-                await completed(first)
-                seconds, slice_ms = time.monotonic() - began_s, slices.longest_s * 1e3
-                found.setdefault("switch to decode", []).append(Found(seconds, slice_ms, first.all_hits()))
                 await second.feed.stop()
                 await third.feed.stop()
                 found.setdefault("reconnect", []).append(await reconnected(first, pids, slices))
@@ -206,7 +201,7 @@ def running_workers(load: WorkerLoad) -> Iterator[tuple[tuple[Worker, ...], list
     environment = ensure_engine_environment()
     variables = environment.variables()
     variables["PYTHONPATH"] += f":{Path(__file__).parent.parent}"
-    arguments = [str(value) for value in (load.workers, load.blocks, load.batches, load.buffer)]
+    arguments = map(str, astuple(load))
     process = subprocess.Popen(
         [environment.python, "-m", "bench.kv_feed_workers", *arguments],
         env=variables,
@@ -242,36 +237,22 @@ def rows(found: dict[str, list[Found]], command: str) -> list[Row]:
     """The rows of the benchmark."""
     made = []
     for name, each in found.items():
-        seconds = [one.seconds for one in each]
-        slices = [one.slice_ms for one in each]
-        hits = [one.hits for one in each]
+        of = partial(row, command=command)
         made += [
-            row(f"{name}: caches of all workers known", "s", seconds, command=command, at_most=MAX_SECONDS),
-            row(f"{name}: longest callback, thread CPU", "ms", slices, command=command, at_most=MAX_SLICE_MS),
-            row(f"{name}: old blocks known", "share", hits, command=command, at_least=1.0),
+            of(f"{name}: caches of all workers known", "s", [one.seconds for one in each], at_most=MAX_SECONDS),
+            of(f"{name}: longest callback, thread CPU", "ms", [one.slice_ms for one in each], at_most=MAX_SLICE_MS),
+            of(f"{name}: old blocks known", "share", [one.hits for one in each], at_least=1.0),
         ]
     return made
 
 
-def main() -> int:
+def main(argv: list[str]) -> int:
     """Measure and write ``bench/results/kv_feed.json``; 1 if a target is missed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--workers", type=int, default=WorkerLoad.workers)
-    parser.add_argument("--blocks", type=int, default=WorkerLoad.blocks)
-    parser.add_argument("--batches", type=int, default=WorkerLoad.batches)
-    parser.add_argument("--buffer", type=int, default=WorkerLoad.buffer)
-    arguments = parser.parse_args()
-    given = sys.argv[1:]
-    command = f'{COMMAND} ARGS="{shlex.join(given)}"' if given else COMMAND
-    load = WorkerLoad(arguments.workers, arguments.blocks, arguments.batches, arguments.buffer)
-    made = rows(asyncio.run(measure(load, arguments.runs)), command)
-    path = write("kv_feed", made)
-    for each in made:
-        print(f"{each.name}: {each.ours} {each.unit} ({each.target}){'' if each.met else ' MISSED'}")
-    print(f"written to {path}")
-    return 0 if all(each.met for each in made) else 1
+    load = {name: (default, "of the load") for name, default in asdict(WorkerLoad()).items()}
+    asked = vars(options(COMMAND, __doc__, argv, runs=(3, "runs"), **load))
+    runs = asked.pop("runs")
+    return finish("kv_feed", rows(asyncio.run(measure(WorkerLoad(**asked), runs)), repeated(COMMAND, argv)))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -7,34 +7,28 @@ late anyway is held, and lets them pass. The same load on the same engines witho
 How long a prompt takes is measured first; what counts as in time, when followers come, and the bound follow from it.
 """
 
-import argparse
 import asyncio
 import random
-import shlex
 import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
-import yaml
-
-from bench.rows import Row, row, write
-from bench.services import one_of_each
+from bench.rows import Row, finish, options, repeated, row
+from bench.services import one_of_each, served
 from pointsman.api.protocol import names
 from pointsman.kube.client import Kube
 from pointsman.kube.resources import LLM_SERVICES
 from pointsman.local.cluster import LocalCluster
 from pointsman.local.engine.models import ModelSize, ensure_model
-from pointsman.local.observation import Observer
-from pointsman.local.quickstart.waiting import wait_until
 from pointsman.local.traffic import Api, Endpoint, Prompt, Record, closed_loop, open_loop
 from pointsman.serving.flow_control import FlowBounds
 
 COMMAND: Final = "make bench-overload"
 SERVICE: Final = "overload"
 FIFO: Final = "first in, first out"
-READY_SECONDS: Final = 300.0
 BOUNDS_SECONDS: Final = 30.0
 LOOK_SECONDS: Final = 0.2
 LATE_RATIO, FOLLOWERS_RATIO, WORST_RATIO = 0.6, 0.5, 3.0
@@ -62,17 +56,9 @@ class Overload:
     def prompts(self, count: int, seed: str) -> list[Prompt]:
         """Prompts that no cache has seen."""
         rng = random.Random(seed)
-        return [
-            Prompt(
-                index,
-                Api.COMPLETION,
-                stream=True,
-                max_tokens=self.output_tokens,
-                token_ids=tuple(rng.choices(VOCABULARY, k=self.prompt_tokens)),
-                ignore_eos=True,
-            )
-            for index in range(count)
-        ]
+        drawn = [tuple(rng.choices(VOCABULARY, k=self.prompt_tokens)) for _ in range(count)]
+        same: dict[str, Any] = {"stream": True, "max_tokens": self.output_tokens, "ignore_eos": True}
+        return [Prompt(index, Api.COMPLETION, token_ids=ids, **same) for index, ids in enumerate(drawn)]
 
     def arrivals(self, prompt_s: float, seed: str) -> list[tuple[float, Prompt]]:
         """Each prompt with the second at which it is sent."""
@@ -112,39 +98,26 @@ class Outcome:
 
 def main(argv: list[str]) -> int:
     """Measure, write the rows; 1 if a target was missed."""
-    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="without and with bounds, in turns (default: 5)")
-    parser.add_argument(
-        "--tokens", type=int, default=Overload().prompt_tokens, help="of a prompt (default: %(default)s)"
-    )
-    options = parser.parse_args(argv)
-    overload = Overload(prompt_tokens=options.tokens)
-    fifo, bounded = asyncio.run(measured(overload, options.rounds))
-    found = rows(overload, fifo, bounded, f'{COMMAND} ARGS="{shlex.join(argv)}"' if argv else COMMAND)
-    path = write("overload", found)
-    for each in found:
-        print(f"{'met   ' if each.met else 'MISSED'} {each.name}: {each.ours:g} {each.unit} (target {each.target})")
-    print(f"wrote {path}")
-    return 0 if all(each.met for each in found) else 1
+    rounds, tokens = (5, "without and with bounds, in turns"), (Overload().prompt_tokens, "of a prompt")
+    asked = options(COMMAND, __doc__, argv, rounds=rounds, tokens=tokens)
+    overload = Overload(prompt_tokens=asked.tokens)
+    fifo, bounded = asyncio.run(measured(overload, asked.rounds))
+    return finish("overload", rows(overload, fifo, bounded, repeated(COMMAND, argv)))
 
 
 def rows(overload: Overload, fifo: Sequence[Outcome], bounded: Sequence[Outcome], command: str = COMMAND) -> list[Row]:
     """What was late, what those that came after the burst waited, and the longest wait: the price."""
     what = f"{overload.burst} prompts at once, then {overload.followers} at {1 / overload.gap:.0%} of capacity"
 
-    def beside(name: str, unit: str, ours: Sequence[float], peer: Sequence[float], most: float) -> Row:
-        return row(
-            name, unit, ours, peer=peer, peer_name=FIFO, at_most=most, of_ratio=True, command=command
-        )  # fmt: skip
-
+    beside = partial(row, peer_name=FIFO, of_ratio=True, command=command)
+    late = [[1 - each.in_time for each in side] for side in (bounded, fifo)]
+    followers = [[each.followers_s(overload) for each in side] for side in (bounded, fifo)]
+    worst = [[each.worst_s for each in side] for side in (bounded, fifo)]
     return [
-        beside(f"{what}: late", "of all", [1 - o.in_time for o in bounded], [1 - o.in_time for o in fifo], LATE_RATIO),
-        beside(
-            "TTFT p50 of those after the burst", "s", [o.followers_s(overload) for o in bounded],
-            [o.followers_s(overload) for o in fifo], FOLLOWERS_RATIO,
-        ),
-        beside("longest TTFT of the same", "s", [o.worst_s for o in bounded], [o.worst_s for o in fifo], WORST_RATIO),
-    ]  # fmt: skip
+        beside(f"{what}: late", "of all", *late, at_most=LATE_RATIO),
+        beside("TTFT p50 of those after the burst", "s", *followers, at_most=FOLLOWERS_RATIO),
+        beside("longest TTFT of the same", "s", *worst, at_most=WORST_RATIO),
+    ]
 
 
 async def measured(overload: Overload, rounds: int) -> tuple[list[Outcome], list[Outcome]]:
@@ -154,23 +127,17 @@ async def measured(overload: Overload, rounds: int) -> tuple[list[Outcome], list
     async with LocalCluster() as cluster:
         await asyncio.to_thread(cluster.install)
         manifest = one_of_each(SERVICE, ensure_model(cluster.environment, ModelSize.TINY))
-        async with await Kube.connect(cluster.kubeconfig) as kube, Observer(kube, "default", SERVICE) as observer:
-            await asyncio.to_thread(cluster.kubectl, "apply", "-f", "-", stdin=yaml.safe_dump(manifest))
-            view = await wait_until(observer, "a Ready service", lambda v: v.ready, timeout_seconds=READY_SECONDS)
-            assert view.gateway_url is not None
-            async with Endpoint(view.gateway_url, SERVICE) as endpoint:
-                at = await speed(endpoint, overload, "bench")
-                print(
-                    f"a prompt alone {at.alone_s:.2f} s, in a queue {at.prompt_s:.2f} s, in time {at.objective_s:.2f} s"
-                )
-                for number in range(rounds):
-                    for on, found in ((False, fifo), (True, bounded)):
-                        await _bound(kube, cluster, overload, on=on)
-                        found.append(outcome(await overloaded(endpoint, overload, at, f"{number} {on}"), at))
-                        print(
-                            f"round {number + 1}, {'flow control' if on else FIFO}: {found[-1].in_time:.0%} in time, "
-                            f"later ones {found[-1].followers_s(overload):.2f} s, longest {found[-1].worst_s:.2f} s"
-                        )
+        async with served(cluster, SERVICE, manifest) as (kube, endpoint):
+            at = await speed(endpoint, overload, "bench")
+            print(f"a prompt alone {at.alone_s:.2f} s, in a queue {at.prompt_s:.2f} s, in time {at.objective_s:.2f} s")
+            for number in range(rounds):
+                for on, found in ((False, fifo), (True, bounded)):
+                    await _bound(kube, cluster, overload, on=on)
+                    found.append(outcome(await overloaded(endpoint, overload, at, f"{number} {on}"), at))
+                    print(
+                        f"round {number + 1}, {'flow control' if on else FIFO}: {found[-1].in_time:.0%} in time, "
+                        f"later ones {found[-1].followers_s(overload):.2f} s, longest {found[-1].worst_s:.2f} s"
+                    )
     return fifo, bounded
 
 

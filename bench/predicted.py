@@ -8,29 +8,24 @@ request for itself (the mean of the relative errors): the prediction's error may
 the two measured runs differ in the same way, whichever is more.
 """
 
-import argparse
 import asyncio
 import math
 import random
-import shlex
 import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-import yaml
 
-from bench.rows import Row, row, write
-from bench.services import one_of_each
-from pointsman.kube.client import Kube
+from bench.rows import Row, finish, options, repeated, row
+from bench.services import one_of_each, served
 from pointsman.local.cluster import LocalCluster
 from pointsman.local.engine.models import ModelSize, ensure_model
-from pointsman.local.observation import Observer
-from pointsman.local.quickstart.waiting import wait_until
 from pointsman.local.traffic import Api, Endpoint, PrefillPath, Prompt, Record, open_loop
 from pointsman.planner.core.types import Bounds, Objectives, Policy
 from pointsman.planner.profile import command as profile
@@ -43,7 +38,6 @@ from pointsman.planner.table_files import Table, read_table
 
 COMMAND: Final = "make bench-predicted"
 SERVICE: Final = "predicted"
-READY_SECONDS: Final = 300.0
 RUNS: Final = 2
 LEAST_LIMIT: Final = 0.15
 OF_DIFFERENCE: Final = 1.5
@@ -72,29 +66,15 @@ class Means:
 
 def main(argv: list[str]) -> int:
     """Profile, measure, predict, write the rows; 1 if the prediction is further off than it may be."""
-    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of each trace (default: 60)")
-    parser.add_argument(
-        "--rates", type=float, nargs="+", default=[0.4, 0.8], help="requests a second, a trace each (default: 0.4 0.8)"
-    )
-    parser.add_argument(
-        "--cores",
-        default="600m",
-        help='CPU limit of each worker; "": none, both take what there is of this computer\'s (default: 600m)',
-    )
-    parser.add_argument("--minutes", type=float, default=3.0, help="of profiling (default: 3)")
-    parser.add_argument("--seed", type=int, default=1, help="of the first trace (default: 1)")
-    parser.add_argument("--keep-table", type=Path, metavar="FILE", help="write the profiled table there, too")
-    options = parser.parse_args(argv)
-    seeds = {options.seed + number: rate for number, rate in enumerate(options.rates)}
-    traces = {seed: load(rate, options.seconds, seed) for seed, rate in seeds.items()}
-    table, runs_of = asyncio.run(measured(traces, options.minutes, options.cores or None))
-    if options.keep_table is not None:
-        options.keep_table.write_text(table.document.model_dump_json(indent=1))
-    table_too = argparse.ArgumentParser(add_help=False)
-    table_too.add_argument("--keep-table")
-    _, repeats = table_too.parse_known_args(argv)  # where somebody keeps the table is nothing to repeat
-    command = f'{COMMAND} ARGS="{shlex.join(repeats)}"' if repeats else COMMAND
+    asked = options(
+        COMMAND, __doc__, argv,
+        seconds=(60.0, "of each trace"), rates=((0.4, 0.8), "requests a second, a trace each"),
+        cores=("600m", 'CPU limit of each worker; "": none, both take what there is of this computer\'s'),
+        minutes=(3.0, "of profiling"), seed=(1, "of the first trace"),
+    )  # fmt: skip
+    seeds = {asked.seed + number: rate for number, rate in enumerate(asked.rates)}
+    traces = {seed: load(rate, asked.seconds, seed) for seed, rate in seeds.items()}
+    table, runs_of = asyncio.run(measured(traces, asked.minutes, asked.cores or None))
     found = []
     for seed, trace in traces.items():
         runs, said = runs_of[seed], predicted(trace, table)
@@ -104,12 +84,8 @@ def main(argv: list[str]) -> int:
                 f"{seeds[seed]:g} requests/s, {what}: TTFT {means.ttft_ms:.1f} ms ({paths}), "
                 f"TPOT {means.tpot_ms:.2f} ms, {means.remote:.0%} computed remotely"
             )
-        found += rows(runs, said, f"{len(trace)} requests at {seeds[seed]:g}/s", command)
-    path = write("predicted", found)
-    for each in found:
-        print(f"{'met   ' if each.met else 'MISSED'} {each.name}: {each.ours:g} {each.unit} (target {each.target})")
-    print(f"wrote {path}")
-    return 0 if all(each.met for each in found) else 1
+        found += rows(runs, said, f"{len(trace)} requests at {seeds[seed]:g}/s", repeated(COMMAND, argv))
+    return finish("predicted", found)
 
 
 def load(rate: float, seconds: float, seed: int) -> Trace:
@@ -130,27 +106,28 @@ def rows(runs: Sequence[Means], said: Means, requests: str, command: str = COMMA
         mean = statistics.fmean(values)
         limit = max(LEAST_LIMIT, OF_DIFFERENCE * (max(values) - min(values)) / mean)
         error = abs(measure(said) - mean) / mean
-        what = f"mean {name} of {requests}, predicted by the simulator"
-        found.append(row(f"{what}: relative error", "of measured", [error], at_most=round(limit, 4), command=command))
-        values_beside = row(
-            what, "ms", [measure(said)] * len(values), peer=values, peer_name="measured", at_most=round(1 + limit, 4),
-            of_ratio=True, command=command,
-        )  # fmt: skip
-        found.append(values_beside)
-        found.append(_of_each(name, requests, [each_of(run) for run in runs], each_of(said), command))
+        each_error, differs = _of_each([each_of(run) for run in runs], each_of(said))
+        each_limit = max(LEAST_LIMIT, OF_DIFFERENCE * differs)
+        what = f"{name} of {requests}, predicted by the simulator"
+        each = f"{name} of each of {requests}, predicted by the simulator: mean of the relative errors"
+        share = partial(row, unit="of measured", command=command)
+        found += [
+            share(f"mean {what}: relative error", ours=[error], at_most=round(limit, 4)),
+            row(
+                f"mean {what}", "ms", [measure(said)] * len(values), values, peer_name="measured",
+                at_most=round(1 + limit, 4), of_ratio=True, command=command,
+            ),
+            share(each, ours=[each_error], at_most=round(each_limit, 4)),
+        ]  # fmt: skip
     return found
 
 
-def _of_each(name: str, requests: str, runs: Sequence[Sequence[float]], said: Sequence[float], command: str) -> Row:
-    """How far off the prediction of a single request is, in the mean; the runs say how well it can be known."""
+def _of_each(runs: Sequence[Sequence[float]], said: Sequence[float]) -> tuple[float, float]:
+    """(mean error of the prediction of a single request, how much the runs differ: how well it can be known)."""
     seen = np.asarray(runs, dtype=float)
     mean = seen.mean(axis=0)
     differs = float(np.nanmean((seen.max(axis=0) - seen.min(axis=0)) / mean))
-    error = float(np.nanmean(np.abs(np.asarray(said, dtype=float) - mean) / mean))
-    return row(
-        f"{name} of each of {requests}, predicted by the simulator: mean of the relative errors", "of measured",
-        [error], at_most=round(max(LEAST_LIMIT, OF_DIFFERENCE * differs), 4), command=command,
-    )  # fmt: skip
+    return float(np.nanmean(np.abs(np.asarray(said, dtype=float) - mean) / mean)), differs
 
 
 # --- measured ---
@@ -163,23 +140,16 @@ async def measured(
     async with LocalCluster() as cluster:
         await asyncio.to_thread(cluster.install)
         manifest = one_of_each(SERVICE, ensure_model(cluster.environment, ModelSize.SMALL), cores)
-        async with (
-            await Kube.connect(cluster.kubeconfig) as kube,
-            Observer(kube, "default", SERVICE) as observer,
-        ):
-            await asyncio.to_thread(cluster.kubectl, "apply", "-f", "-", stdin=yaml.safe_dump(manifest))
-            view = await wait_until(observer, "a Ready service", lambda v: v.ready, timeout_seconds=READY_SECONDS)
+        async with served(cluster, SERVICE, manifest) as (_, endpoint):
             if cores and (broken := await asyncio.to_thread(cluster.kubectl, "get", "events", *NOT_LIMITED)):
                 raise RuntimeError(f'--cores {cores} is not kept here, "" measures without: {broken}')
             table = await asyncio.to_thread(_profiled, cluster.kubeconfig, minutes)
-            assert view.gateway_url is not None
-            async with Endpoint(view.gateway_url, SERVICE) as endpoint:
-                # The first prompts that move shake hands, and the gateway opens its connections.
-                await _asked(endpoint, load(rate=4, seconds=2, seed=min(traces) + 1), -1)
-                runs = {
-                    seed: [means_of(await _asked(endpoint, trace, seed * RUNS + number)) for number in range(RUNS)]
-                    for seed, trace in traces.items()
-                }
+            # The first prompts that move shake hands, and the gateway opens its connections.
+            await _sent(endpoint, load(rate=4, seconds=2, seed=min(traces) + 1), -1)
+            runs = {
+                seed: [means_of(await _sent(endpoint, trace, seed * RUNS + number)) for number in range(RUNS)]
+                for seed, trace in traces.items()
+            }
     return table, runs
 
 
@@ -193,21 +163,16 @@ def _profiled(kubeconfig: Path, minutes: float) -> Table:
         return read_table(out)
 
 
-async def _asked(endpoint: Endpoint, trace: Trace, seed: int) -> list[Record]:
+async def _sent(endpoint: Endpoint, trace: Trace, seed: int) -> list[Record]:
     rng = random.Random(f"prompts {seed}")
-    asked = [
-        (
-            float(arrival_s),
-            Prompt(
-                index, Api.COMPLETION, True, int(output), ignore_eos=True,
-                token_ids=tuple(rng.choices(range(3, 256), k=int(prompt))),
-            ),
-        )
-        for index, (arrival_s, prompt, output) in enumerate(
-            zip(trace.arrival_s, trace.prompt_tokens, trace.output_tokens, strict=True)
-        )
-    ]  # fmt: skip
-    return await open_loop(endpoint, asked)
+    requests = []
+    for index, (at_s, length, output) in enumerate(
+        zip(trace.arrival_s, trace.prompt_tokens, trace.output_tokens, strict=True)
+    ):
+        ids = tuple(rng.choices(range(3, 256), k=int(length)))
+        prompt = Prompt(index, Api.COMPLETION, True, int(output), ignore_eos=True, token_ids=ids)
+        requests.append((float(at_s), prompt))
+    return await open_loop(endpoint, requests)
 
 
 def means_of(records: Sequence[Record]) -> Means:

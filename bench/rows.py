@@ -1,14 +1,18 @@
-"""The rows that every benchmark writes, and how they are made from measured values.
+"""What every benchmark shares: its rows, made from measured values, its options, its end, and kept measurements.
 
 ``bench/results/<name>.json`` holds a list of rows; ``make bench-report`` renders them to
-``docs/reports/benchmarks.md``.
+``docs/reports/benchmarks.md``. Single measurements that rows are made of are kept beside them, large ones compressed.
 """
 
+import argparse
 import json
+import lzma
+import shlex
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 RESULTS = Path(__file__).with_name("results")
 
@@ -38,11 +42,11 @@ def row(
     name: str,
     unit: str,
     ours: Sequence[float],
+    peer: Sequence[float] | None = None,
     *,
     command: str,
     at_most: float | None = None,
     at_least: float | None = None,
-    peer: Sequence[float] | None = None,
     peer_name: str | None = None,
     of_ratio: bool = False,
     of_means: bool = False,
@@ -105,6 +109,63 @@ def read(path: Path) -> list[Row]:
     if not isinstance(entries, list) or any(not isinstance(e, dict) or set(e) != names for e in entries):
         raise TypeError(f"{path.name} does not hold rows")
     return [Row(**{**entry, "spread": tuple(entry["spread"])}) for entry in entries]
+
+
+# --- a benchmark's command ---
+
+
+def options(
+    command: str, description: str | None, argv: Sequence[str] | None = None, **known: tuple[Any, str]
+) -> argparse.Namespace:
+    """The options of a benchmark's command line: of each the default, whose type it has, and what it is.
+
+    A sequence takes several values of the first one's type, and False is a flag.
+    """
+    parser = argparse.ArgumentParser(
+        prog=command, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, (default, what) in known.items():
+        kind: dict[str, Any] = {"type": type(default)}
+        if default is False:
+            kind = {"action": "store_true"}
+        elif isinstance(default, tuple):
+            kind = {"type": type(default[0]), "nargs": "+"}
+        told = what if default is False else f"{what} (default: {default})"
+        parser.add_argument(f"--{name.replace('_', '-')}", default=default, help=told, **kind)
+    return parser.parse_args(argv)
+
+
+def repeated(command: str, argv: Sequence[str]) -> str:
+    """The command with these arguments, as somebody would repeat it."""
+    return f'{command} ARGS="{shlex.join(argv)}"' if argv else command
+
+
+def finish(name: str, rows: Sequence[Row]) -> int:
+    """Write the rows and print them; returns 1 if a target was missed, as the command ends then."""
+    path = write(name, rows)
+    for each in rows:
+        beside = "" if each.peer is None else f", {each.peer_name}: {each.peer:g}"
+        ours = f"{each.name}: {each.ours:g} {each.unit}".rstrip()
+        print(f"{'met   ' if each.met else 'MISSED'} {ours}{beside} (target {each.target})")
+    print(f"wrote {path}")
+    return 0 if all(each.met for each in rows) else 1
+
+
+# --- kept measurements ---
+
+
+def keep(path: Path, found: Any) -> None:
+    """Write what was measured as JSON, compressed if the name ends in .xz."""
+    text = json.dumps(found, indent=1) + "\n"
+    path.write_bytes(lzma.compress(text.encode()) if path.suffix == ".xz" else text.encode())
+
+
+def kept(path: Path) -> Any:
+    """What ``keep`` wrote; None if there is no file."""
+    if not path.exists():
+        return None
+    written = path.read_bytes()
+    return json.loads(lzma.decompress(written) if path.suffix == ".xz" else written)
 
 
 def _rounded(value: float) -> float:

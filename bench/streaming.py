@@ -5,12 +5,14 @@ the same workload in turns. While one is measured the other is idle. 32 requests
 batch of 8 is of decoding ones that take turns.
 """
 
-import argparse
 import asyncio
 import sys
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from typing import Any
 
-from bench.rows import Row, row, write
+from bench.rows import Row, finish, options, row
+from bench.services import known
 from pointsman.local.streaming.client import Target, run
 from pointsman.local.streaming.engine import SERVED_NAME, EngineKnobs, local_engine
 from pointsman.local.streaming.figures import Figures, figures
@@ -29,14 +31,8 @@ NOT_WORSE = 1.0
 
 def main(argv: list[str]) -> int:
     """Measure, write the rows; 1 if a target was missed."""
-    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7, help="runs of either engine (default: 7)")
-    rows = asyncio.run(measure(parser.parse_args(argv).rounds))
-    path = write("streaming", rows)
-    for each in rows:
-        print(f"{'met   ' if each.met else 'MISSED'} {each.name}: {each.ours:g} {each.unit}, ratio {each.ratio}")
-    print(f"wrote {path}")
-    return 0 if all(each.met for each in rows) else 1
+    asked = options(COMMAND, __doc__, argv, rounds=(7, "runs of either engine"))
+    return finish("streaming", asyncio.run(measure(asked.rounds)))
 
 
 async def measure(rounds: int) -> list[Row]:
@@ -62,28 +58,19 @@ async def measure(rounds: int) -> list[Row]:
                 if number >= 0:
                     found[budget].append(each)
 
-    def of(name: str, value: str, at_most: float) -> Row:
-        """A row of one latency's 99th percentile, ms."""
-        ours, peer = ([_known(getattr(each, value).p99) for each in found[side]] for side in (BUDGET_TOKENS, None))
-        return row(name, "ms", ours, peer=peer, peer_name=WITHOUT, of_ratio=True, at_most=at_most, command=COMMAND)
-
     mix = f"3 short prompts to 1 long, a budget of {BUDGET_TOKENS} tokens"
+    of: tuple[tuple[str, str, Callable[[Figures], float | None], dict[str, Any]], ...] = (
+        (f"ITL p99, {mix}", "ms", lambda each: each.itl.p99, {"at_most": ITL_RATIO}),
+        ("TTFT p99 of the same", "ms", lambda each: each.ttft.p99, {"at_most": NOT_WORSE}),
+        ("throughput of the same", "tokens/s", lambda each: each.throughput, {"at_least": NOT_WORSE}),
+    )
     return [
-        of(f"ITL p99, {mix}", "itl", ITL_RATIO),
-        of("TTFT p99 of the same", "ttft", NOT_WORSE),
         row(
-            "throughput of the same", "tokens/s",
-            [_known(each.throughput) for each in found[BUDGET_TOKENS]],
-            peer=[_known(each.throughput) for each in found[None]],
-            peer_name=WITHOUT, of_ratio=True, at_least=NOT_WORSE, command=COMMAND,
-        ),
+            name, unit, *([known(value(each)) for each in found[side]] for side in (BUDGET_TOKENS, None)),
+            peer_name=WITHOUT, of_ratio=True, command=COMMAND, **target,
+        )
+        for name, unit, value, target in of
     ]  # fmt: skip
-
-
-def _known(value: float | None) -> float:
-    if value is None:
-        raise RuntimeError("a round brought no such figure")
-    return value
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ in rounds, all modes in each round, so that a busy moment of the computer meets 
 part; the cells of the other sizes stay those of the last run.
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -13,13 +12,14 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from bench.pages import render, write_picture
-from bench.rows import RESULTS, Row, row, write
+from bench.rows import RESULTS, Row, finish, keep, kept, options, row
 from pointsman.local.engine.environment import EngineEnvironment, ensure_engine_environment
 from pointsman.workers.multimodal.broadcast.modes import Mode
 
@@ -35,10 +35,11 @@ WARM_UP: Final = {64: 40, 2048: 8, 16384: 4}
 ROUNDS: Final = {64: 4, 2048: 3, 16384: 2}
 STEP_SECONDS: Final = 0.002
 SEED_NAME: Final = "seed"
+SEED_CODE: Final = "broadcast_object_list"
 # The C library would give the memory of each decoded picture back to the kernel. Whether it does depends on what else a
 # process has allocated, and getting it again can cost more than decoding: so no process gives any back, in any mode.
 _ALLOCATOR: Final = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 33)}
-CELLS: Final = RESULTS / "input_broadcast_cells.json"
+CELLS: Final = RESULTS / "input_broadcast_cells.json.xz"
 
 Cell = dict[str, Any]
 
@@ -74,16 +75,8 @@ def ranks_of(environment: EngineEnvironment, world_size: int) -> Iterator[Ranks]
     variables = environment.variables() | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"} | _ALLOCATOR
     script = Path(__file__).with_name("broadcast_ranks.py")
     with TemporaryDirectory() as folder:
-        processes = [
-            subprocess.Popen(
-                [str(environment.python), str(script), str(rank), folder],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env=variables,
-                text=True,
-            )
-            for rank in range(world_size)
-        ]
+        start = partial(subprocess.Popen, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables, text=True)
+        processes = [start([str(environment.python), str(script), str(rank), folder]) for rank in range(world_size)]
         try:
             yield Ranks(processes)
         finally:
@@ -114,24 +107,16 @@ def measure_grid(environment: EngineEnvironment, sizes_kib: Sequence[int]) -> li
     for world_size in RANKS:
         with ranks_of(environment, world_size) as ranks:
             for size, concurrency in product(sizes_kib, CONCURRENCIES):
-                job = {
-                    "kind": "cell",
-                    "size_bytes": size * KIB,
-                    "concurrency": concurrency,
-                    "requests": max(REQUESTS[size], concurrency),
-                    "warm_up": WARM_UP[size],
-                    "step_s": 0.0,
-                }
+                job = {"kind": "cell", "size_bytes": size * KIB, "concurrency": concurrency, "step_s": 0.0}
+                job |= {"requests": max(REQUESTS[size], concurrency), "warm_up": WARM_UP[size]}
                 rounds = [
                     {mode: measure(ranks, job | {"mode": mode}) for mode in _turned(MODES, number)}
                     for number in range(ROUNDS[size])
                 ]
+                where = {"size_kib": size, "concurrency": concurrency, "ranks": world_size}
                 for mode in MODES:
-                    runs = [each[mode] for each in rounds]
-                    cells.append(
-                        {"size_kib": size, "concurrency": concurrency, "ranks": world_size, "mode": mode, "runs": runs}
-                    )
-                    qps = statistics.median(each["qps"] for each in runs)
+                    cells.append(where | {"mode": mode, "runs": [each[mode] for each in rounds]})
+                    qps = statistics.median(each["qps"] for each in cells[-1]["runs"])
                     print(f"{size} KiB, {concurrency} concurrent, {world_size} ranks, {mode}: {qps:.1f} requests/s")
     return cells
 
@@ -165,63 +150,30 @@ def rows_of(
 ) -> list[Row]:
     """The figures of the design, from what was measured."""
 
-    def values(mode: str, key: str, factor: float = 1.0) -> list[float]:
-        return [each[key] * factor for each in blocking[mode]]
+    def values(mode: str, key: str) -> list[float]:
+        return [each[key] for each in blocking[mode]]
 
     bound = cores / statistics.median(values(Mode.AUTO, "cpu_s"))  # requests a second that leave no core idle
     where = "32 concurrent requests of 2 MiB, 2 ranks"
-    rows = [
-        row(
-            f"blocked time of the scheduler's thread a request, auto beside sync, {where}",
-            "ms",
-            values(Mode.AUTO, "blocked_s", 1e3),
-            peer=values(Mode.SYNC, "blocked_s", 1e3),
-            peer_name="sync",
-            at_most=0.05,
-            of_ratio=True,
-            command=COMMAND,
-        ),
-        row(
-            f"requests a second, auto beside sync, {where} (bound of {cores} cores: {bound:.0f})",
-            "1/s",
-            values(Mode.AUTO, "qps"),
-            peer=values(Mode.SYNC, "qps"),
-            peer_name="sync",
-            at_least=round(min(2.0, 0.9 * bound / statistics.median(values(Mode.SYNC, "qps"))), 3),
-            of_ratio=True,
-            command=COMMAND,
-        ),
-        row(
-            f"blocked time of the scheduler's thread a request, auto beside the seed's code, {where}",
-            "ms",
-            values(Mode.AUTO, "blocked_s", 1e3),
-            peer=values(SEED_NAME, "blocked_s", 1e3),
-            peer_name="broadcast_object_list",
-            at_most=0.05,
-            of_ratio=True,
-            command=COMMAND,
-        ),
-        row(
-            f"requests a second, auto beside the seed's code, {where}",
-            "1/s",
-            values(Mode.AUTO, "qps"),
-            peer=values(SEED_NAME, "qps"),
-            peer_name="broadcast_object_list",
-            at_least=2.0,
-            of_ratio=True,
-            command=COMMAND,
-        ),
-        row(
-            "arrays of 16 MiB through shared memory, beside memcpy",
-            "GB/s",
-            [each["bytes_per_s"] / 1e9 for each in memory],
-            peer=[each["memcpy_bytes_per_s"] / 1e9 for each in memory],
-            peer_name="memcpy",
-            at_least=0.8,
-            of_ratio=True,
-            command=COMMAND,
-        ),
-    ]
+    rows = []
+    for name, peer, peer_name in (("sync", str(Mode.SYNC), "sync"), ("the seed's code", SEED_NAME, SEED_CODE)):
+        blocked = ([1e3 * seconds for seconds in values(mode, "blocked_s")] for mode in (Mode.AUTO, peer))
+        possible = round(min(2.0, 0.9 * bound / statistics.median(values(peer, "qps"))), 3) if peer == "sync" else 2.0
+        what = f"{where} (bound of {cores} cores: {bound:.0f})" if peer == "sync" else where
+        beside = partial(row, peer_name=peer_name, of_ratio=True, command=COMMAND)
+        rows += [
+            beside(
+                f"blocked time of the scheduler's thread a request, auto beside {name}, {where}", "ms", *blocked,
+                at_most=0.05,
+            ),
+            beside(
+                f"requests a second, auto beside {name}, {what}", "1/s", values(Mode.AUTO, "qps"), values(peer, "qps"),
+                at_least=possible,
+            ),
+        ]  # fmt: skip
+    copied = ([each[key] / 1e9 for each in memory] for key in ("bytes_per_s", "memcpy_bytes_per_s"))
+    name = "arrays of 16 MiB through shared memory, beside memcpy"
+    rows.append(row(name, "GB/s", *copied, peer_name="memcpy", at_least=0.8, of_ratio=True, command=COMMAND))
     return rows + [auto_row(group) for group in grouped(cells)]
 
 
@@ -255,40 +207,25 @@ def auto_row(group: dict[Any, Any]) -> Row:
     best = max(FIXED, key=lambda mode: statistics.median(group[mode]))
     spread = (max(group[best]) - min(group[best])) / statistics.median(group[best])
     return row(
-        f"requests a second, auto beside the best fixed mode, {group['name']}",
-        "1/s",
-        group[Mode.AUTO],
-        peer=group[best],
-        peer_name=str(best),
-        at_least=round(1 - max(0.1, spread), 3),
-        of_ratio=True,
-        command=COMMAND,
-    )
+        f"requests a second, auto beside the best fixed mode, {group['name']}", "1/s", group[Mode.AUTO], group[best],
+        peer_name=str(best), at_least=round(1 - max(0.1, spread), 3), of_ratio=True, command=COMMAND,
+    )  # fmt: skip
 
 
-def main() -> int:
+def main(argv: list[str]) -> int:
     """Measure, and write the rows, the cells and the picture; returns 1 if a target is missed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sizes", type=int, nargs="*", default=SIZES_KIB, help="sizes in KiB whose cells are measured")
-    arguments = parser.parse_args()
+    sizes = options(COMMAND, __doc__, argv, sizes=(SIZES_KIB, "in KiB, whose cells are measured")).sizes
     environment = ensure_engine_environment()
-    known = json.loads(CELLS.read_text()) if CELLS.exists() else {"cells": [], "blocking": None, "memory": None}
-    measured = measure_grid(environment, arguments.sizes)
-    cells = [each for each in known["cells"] if each["size_kib"] not in arguments.sizes] + measured
+    found = kept(CELLS) or {"cells": [], "blocking": None, "memory": None}
+    cells = [each for each in found["cells"] if each["size_kib"] not in sizes] + measure_grid(environment, sizes)
     cells.sort(key=lambda cell: (cell["ranks"], cell["size_kib"], cell["concurrency"]))
-    blocking, memory = known["blocking"], known["memory"]
-    if 2048 in arguments.sizes or blocking is None:
-        blocking, memory = measure_blocking(environment), measure_memory(environment)
-    CELLS.write_text(json.dumps({"cells": cells, "blocking": blocking, "memory": memory}, indent=1) + "\n")
-    rows = rows_of(cells, blocking, memory, len(os.sched_getaffinity(0)))
+    found["cells"] = cells
+    if 2048 in sizes or found["blocking"] is None:
+        found |= {"blocking": measure_blocking(environment), "memory": measure_memory(environment)}
+    keep(CELLS, found)
     write_picture("input-broadcast.svg", picture(cells))
-    print(f"wrote {write('input_broadcast', rows)}")
-    for each in rows:
-        print(
-            f"{'met' if each.met else 'MISSED'}  {each.name}: {each.ours:g} {each.unit} ({each.target}, {each.ratio})"
-        )
-    return 0 if all(each.met for each in rows) else 1
+    return finish("input_broadcast", rows_of(**found, cores=len(os.sched_getaffinity(0))))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -6,10 +6,8 @@ plain copy of as many bytes in the language side's process, by one thread, betwe
 measured in turns, round after round, in another order each time.
 """
 
-import argparse
 import json
 import os
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -21,7 +19,7 @@ from random import Random
 from typing import Any, Final
 
 from bench.multimodal.transfer_side import SIZE_BYTES
-from bench.rows import Row, row, write
+from bench.rows import Row, finish, options, repeated, row
 from pointsman.local.engine.environment import EngineEnvironment, ensure_engine_environment
 
 COMMAND: Final = "make bench-multimodal"
@@ -61,12 +59,9 @@ class Side:
     def __init__(self, environment: EngineEnvironment, *arguments: str) -> None:
         variables = environment.variables() | {"UCX_NET_DEVICES": "lo", "UCX_TLS": "tcp,self"}
         variables["PYTHONPATH"] += f"{os.pathsep}{Path(__file__).parents[2]}"
+        command = [str(environment.python), "-m", "bench.multimodal.transfer_side", *arguments]
         self._process = subprocess.Popen(
-            [environment.python, "-m", "bench.multimodal.transfer_side", *arguments],
-            env=variables,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+            command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
     def answer(self) -> dict[str, Any]:
@@ -122,12 +117,8 @@ def measure(rounds: int, seed: int) -> dict[Way, list[float]]:
                 else:
                     requests = [f"{number} {way} {each}" for each in range(way.at_once)]
                     encode.perform({"put": requests})
-                    command = {
-                        "fetch": requests,
-                        "transport": way.transport,
-                        "sizes_first": way.length != DEFAULT_FIRST,
-                        "known": way.length == KNOWN,
-                    }
+                    how = {"sizes_first": way.length != DEFAULT_FIRST, "known": way.length == KNOWN}
+                    command = {"fetch": requests, "transport": way.transport, **how}
                     seconds = language.perform(command)["seconds"]
                 if number >= WARM_UP_ROUNDS:
                     found.setdefault(way, []).append(way.at_once * SIZE_BYTES / seconds / 1e9)
@@ -136,38 +127,22 @@ def measure(rounds: int, seed: int) -> dict[Way, list[float]]:
 
 def rows(found: Mapping[Way, list[float]], command: str) -> list[Row]:
     """The rows of the benchmark."""
+    targets = {way: MIN_SHARE if way.transport == "shared_memory" and way.length == KNOWN else 0.0 for way in WAYS}
     return [
         row(
-            way.in_words,
-            "GB/s",
-            found[way],
-            command=command,
-            peer=found[Way(MEMCPY, at_once=way.at_once)],
-            peer_name=MEMCPY,
-            at_least=MIN_SHARE if way.transport == "shared_memory" and way.length == KNOWN else 0.0,
-            of_ratio=True,
+            way.in_words, "GB/s", found[way], found[Way(MEMCPY, at_once=way.at_once)], peer_name=MEMCPY,
+            at_least=least, of_ratio=True, command=command,
         )
-        for way in WAYS
+        for way, least in targets.items()
         if way.transport != MEMCPY
-    ]
+    ]  # fmt: skip
 
 
-def main() -> int:
+def main(argv: list[str]) -> int:
     """Measure and write ``bench/results/embedding_transfer.json``; 1 if a target is missed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
-    given = sys.argv[1:]
-    made = rows(
-        measure(arguments.rounds, arguments.seed), f'{COMMAND} ARGS="{shlex.join(given)}"' if given else COMMAND
-    )
-    path = write("embedding_transfer", made)
-    for each in made:
-        print(f"{each.name}: {each.ours} {each.unit}, {each.ratio} of memcpy{'' if each.met else ' MISSED'}")
-    print(f"wrote {path}")
-    return 0 if all(each.met for each in made) else 1
+    asked = options(COMMAND, __doc__, argv, rounds=(40, "of all ways"), seed=(1, "of the order of each round"))
+    return finish("embedding_transfer", rows(measure(asked.rounds, asked.seed), repeated(COMMAND, argv)))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,21 +1,24 @@
 """What one planner did in one cell, and how cells are kept."""
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from statistics import mean
+from typing import Any
 
 import numpy as np
 
 from bench.pages import render
 from bench.planner.sources import in_own_simulator
-from bench.rows import RESULTS
+from bench.rows import RESULTS, Row, keep, kept, row
+from pointsman.planner.simulator.baselines.causal import TRIED
 from pointsman.planner.simulator.types import Result
 
-CELLS = RESULTS / "planner_cells.json"
+CELLS = RESULTS / "planner_cells.json.xz"
 OURS, STATIC, ORACLE, CAUSAL = "Pointsman", "best static", "clairvoyant", "causal"
 ABLATION = "Pointsman without"
 COMMAND = "make bench-planner"
 KNOWING = (STATIC, CAUSAL, ORACLE)
+BELOW_CAUSAL = 0.03  # of requests: less is as good as what can be had without foresight
 STEADY = "steady"  # the load nothing should be moved for
 
 
@@ -69,13 +72,13 @@ def run_of(scenario: str, seed: int, planner: str, result: Result, note: str = "
 
 def read_cells() -> list[Run]:
     """All that were kept; none if there is no file."""
-    return [Run(**run) for run in json.loads(CELLS.read_text())] if CELLS.exists() else []
+    return [Run(**run) for run in kept(CELLS) or ()]
 
 
 def write_cells(runs: Sequence[Run]) -> None:
     """Keep them."""
-    kept = [{k: v for k, v in asdict(run).items() if v or k not in ("goal", "layouts", "shares")} for run in runs]
-    CELLS.write_text(json.dumps(kept, indent=1) + "\n")
+    found = [{k: v for k, v in asdict(run).items() if v or k not in ("goal", "layouts", "shares")} for run in runs]
+    keep(CELLS, found)
 
 
 def by_planner(runs: Sequence[Run], scenario: str) -> dict[str, list[Run]]:
@@ -92,11 +95,48 @@ def by_planner(runs: Sequence[Run], scenario: str) -> dict[str, list[Run]]:
     return found
 
 
+# --- rows ---
+
+
+def judged(
+    name: str, ours: Sequence[Run], peer: Sequence[Run] | None = None, *, of: str = "attainment", **judged: Any
+) -> Row:
+    """A row of the mean of one figure, beside a peer's. ``judged``: see ``row``."""
+    mine, theirs = ([float(getattr(run, of)) for run in runs] for runs in (ours, peer or ()))
+    unit = judged.pop("unit", "")
+    return row(name, unit, mine, None if peer is None else theirs, of_means=True, command=COMMAND, **judged)
+
+
+def reversals(name: str, runs: Sequence[Run]) -> Row:
+    """A row of all reversals of some runs."""
+    return row(f"{name}, in all", "", [float(sum(run.reversals for run in runs))], at_most=0, command=COMMAND)
+
+
+def lost(name: str, ours: Sequence[Run], reference: Sequence[Run], at_most: float) -> Row:
+    """A row of the share within objectives that ours has less than a reference."""
+    less = [a.attainment - b.attainment for a, b in zip(reference, ours, strict=True)]
+    return row(name, "", less, at_most=at_most, of_means=True, command=COMMAND)
+
+
+def beside_causal(name: str, ours: Sequence[Run], reference: Sequence[Run]) -> Iterator[Row]:
+    """Ours beside what is to be had without foresight, where that was measured."""
+    if reference:
+        least = round(mean(run.attainment for run in reference) - BELOW_CAUSAL, 4)
+        who = f"the best of {TRIED} that know the present exactly, {gpu_hours(reference):.2f} GPU-hours"
+        name = f"{name}: share within objectives, causal reference"
+        yield judged(name, ours, reference, peer_name=who, at_least=least)
+
+
+def gpu_hours(runs: Sequence[Run]) -> float:
+    """Their mean."""
+    return mean(run.gpu_hours for run in runs)
+
+
 def table(found: dict[str, list[Run]], *, marks_best: bool = True) -> list[str]:
     """Markdown: a line a planner, those that know the future last, ablations after the whole."""
     unknowing = [who for who in found if not who.startswith(KNOWING)]
     whole = [who for who in unknowing if "without" not in who]
-    best = max(whole, key=lambda who: sum(run.attainment for run in found[who]) / len(found[who]))
+    best = max(whole, key=lambda who: mean(run.attainment for run in found[who]))
     knowing = [who for name in KNOWING for who in found if who.startswith(name)]
     planners = [
         (

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from bench.pages import render
-from bench.planner.cells import COMMAND, OURS, Measurement, Run, run_of
+from bench.planner.cells import COMMAND, OURS, Measurement, Run, judged, reversals, run_of
 from bench.planner.random_loads import EACH, WORKERS, Requests, scaled
 from bench.planner.scenarios import LEADS, SCENARIOS, STEADY_LOADS, TRUTH, Synthetic
 from bench.rows import Row, row
@@ -166,29 +166,20 @@ def rows(runs: Sequence[Run]) -> Iterator[Row]:
     """Each engine's share beside its goal, how many keep it, and the reversals of all hours."""
     ample = {run.seed: run for run in runs if run.planner == ALL_GPUS}
     engines = [run for run in runs if run.scenario == ANY_ENGINE and run.planner == OURS and run.seed in ample]
+    what = f"constant loads on {len(engines)} random engines"
     if engines:
         kept = float(sum(run.attainment >= (run.goal or 0.0) for run in engines))
-        yield row(
-            f"constant loads on {len(engines)} random engines: those that keep their goal", "", [kept],
-            at_least=len(engines), command=COMMAND,
-        )  # fmt: skip
+        yield row(f"{what}: those that keep their goal", "", [kept], at_least=len(engines), command=COMMAND)
     for run in engines:
         fixed = ample[run.seed]
-        yield row(
-            f"{ANY_ENGINE} {run.seed}: share within objectives after 5 minutes", "", [run.attainment],
-            peer=[fixed.attainment], peer_name=f"fixed {fixed.note}", at_least=run.goal, command=COMMAND,
-        )  # fmt: skip
+        name = f"{ANY_ENGINE} {run.seed}: share within objectives after 5 minutes"
+        yield judged(name, [run], [fixed], peer_name=f"fixed {fixed.note}", at_least=run.goal)
     if engines:
-        moves = float(sum(run.reversals for run in engines))
-        name = f"constant loads on {len(engines)} random engines: reversals, in all"
-        yield row(name, "", [moves], at_most=0, command=COMMAND)
+        yield reversals(f"{what}: reversals", engines)
     hours = [run for run in runs if run.scenario == HOUR]
     if hours:
-        moves = float(sum(run.reversals for run in hours))
-        yield row(f"{len(hours)} constant hours: reversals, in all", "", [moves], at_most=0, command=COMMAND)
-        shares = [run.attainment for run in hours]
-        name = f"{len(hours)} constant hours: share within objectives"
-        yield row(name, "", shares, at_least=0.95, of_means=True, command=COMMAND)
+        yield reversals(f"{len(hours)} constant hours: reversals", hours)
+        yield judged(f"{len(hours)} constant hours: share within objectives", hours, at_least=0.95)
 
 
 def section(runs: Sequence[Run]) -> str:

@@ -11,9 +11,9 @@ from functools import cache, partial
 from typing import Final
 
 from bench.planner import robust
-from bench.planner.cells import ABLATION, COMMAND, OURS, STATIC, Measurement, Run, run_of
+from bench.planner.cells import ABLATION, OURS, STATIC, Measurement, Run, judged, run_of
 from bench.planner.scenarios import DATA, SCENARIOS, Scenario
-from bench.rows import Row, row
+from bench.rows import Row
 from pointsman.planner.core.types import Bounds, Objectives, Policy
 from pointsman.planner.replay.requests import Arrived, faster, first, superposed, trace_of
 from pointsman.planner.replay.trace_files import load_trace
@@ -193,35 +193,21 @@ def _shares(result: Result) -> str:
 
 def rows(found: dict[str, dict[str, list[Run]]], budget: Sequence[Run]) -> Iterator[Row]:
     """Each load beside everybody; and the changing mix with ``budget``, the runs of a budget of 16 GPUs and scaling."""
+    beside = partial(judged, of_ratio=True)
     for name in LOADS:
         of_load = found.get(name, {})
-        mine = of_load.get(OURS)
-        if mine is None:
-            continue
-        shares = [run.attainment for run in mine]
-        yield row(
-            f"{name}: share of requests within objectives", "", shares, at_least=0.95, of_means=True, command=COMMAND
-        )
+        mine = of_load.get(OURS, [])
+        if mine:
+            yield judged(f"{name}: share of requests within objectives", mine, at_least=0.95)
         for who, theirs in of_load.items():
-            if who == OURS:
-                continue
-            seeds = {run.seed for run in theirs}
-            yield row(
-                f"{name}: share within objectives, {'ablation' if who.startswith(ABLATION) else 'same GPUs'}",
-                "", [run.attainment for run in mine if run.seed in seeds], peer=[run.attainment for run in theirs],
-                peer_name=who, of_ratio=True, of_means=True, at_least=1.0, command=COMMAND,
-            )  # fmt: skip
+            here = [run for run in mine if run.seed in {run.seed for run in theirs}]
+            if here and who != OURS:
+                kind = "ablation" if who.startswith(ABLATION) else "same GPUs"
+                yield beside(f"{name}: share within objectives, {kind}", here, theirs, peer_name=who, at_least=1.0)
     mine = found.get(CHANGING, {}).get(OURS, [])
     both = [(a, b) for a in budget for b in mine if a.seed == b.seed]
     if both:
-        peer = f"{GPUS} fixed GPUs"
-        yield row(
-            "changing mix, budget of 16 GPUs: share within objectives", "", [a.attainment for a, _ in both],
-            peer=[b.attainment for _, b in both], peer_name=peer, of_ratio=True, of_means=True, at_least=1.0,
-            command=COMMAND,
-        )  # fmt: skip
-        yield row(
-            "changing mix, budget of 16 GPUs: GPU-hours", "h", [a.gpu_hours for a, _ in both],
-            peer=[b.gpu_hours for _, b in both], peer_name=peer, of_ratio=True, of_means=True, at_most=1.0,
-            command=COMMAND,
-        )  # fmt: skip
+        sides = [a for a, _ in both], [b for _, b in both]
+        name, peer = "changing mix, budget of 16 GPUs", f"{GPUS} fixed GPUs"
+        yield beside(f"{name}: share within objectives", *sides, peer_name=peer, at_least=1.0)
+        yield beside(f"{name}: GPU-hours", *sides, of="gpu_hours", unit="h", peer_name=peer, at_most=1.0)

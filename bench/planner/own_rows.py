@@ -1,99 +1,84 @@
-"""The rows of our own simulator: what was measured, beside whom, and the target; and why one is missed, if it is."""
+"""The rows of our own simulator: what was measured, beside whom, and the target."""
 
-import statistics
 from collections.abc import Iterator, Sequence
+from statistics import mean
 from typing import Final
 
 from bench.planner import constant_loads, fixed_gpus, robust, sight
-from bench.planner.cells import ABLATION, CAUSAL, COMMAND, ORACLE, OURS, STATIC, STEADY, Run, by_planner
+from bench.planner.cells import (
+    ABLATION,
+    CAUSAL,
+    COMMAND,
+    ORACLE,
+    OURS,
+    STATIC,
+    STEADY,
+    Run,
+    beside_causal,
+    by_planner,
+    gpu_hours,
+    judged,
+    reversals,
+)  # fmt: skip
 from bench.planner.scenarios import FAST, RETURNING, SCENARIOS, STEADY_LOADS
 from bench.planner.speed import SPEEDS
 from bench.rows import RESULTS, Row, read, row
-from pointsman.planner.simulator.baselines import causal
 
 RESULT: Final = "planner"
 TARGET_ATTAINMENT: Final = {"step": 0.97, "mixshift": 0.99, "burst": 0.85}
-BELOW_CAUSAL: Final = 0.03  # of requests: less is as good as what can be had without foresight
 EQUAL_GPU_HOURS: Final = 1.02  # what still counts as not dearer than ours
+SEARCH: Final = "best static of the search"
 
 
 def rows(runs: Sequence[Run]) -> Iterator[Row]:
     """The design's table from the cells: means over the seeds."""
-    yield from fixed_gpus.rows(
-        {name: by_planner(runs, name) for name in fixed_gpus.LOADS},
-        by_planner(runs, robust.ROBUST).get(robust.ONLY_CHANGING, []),
-    )
+    wrong = by_planner(runs, robust.ROBUST)
+    fixed = {name: by_planner(runs, name) for name in fixed_gpus.LOADS}
+    yield from fixed_gpus.rows(fixed, wrong.get(robust.ONLY_CHANGING, []))
     for name in SCENARIOS:
         found = by_planner(runs, name)
-        if not {OURS, STATIC, ORACLE} <= found.keys():
-            continue
-        mine, fixed, oracle = found[OURS], found[STATIC], found[ORACLE]
-        yield row(
-            f"{name}: share of requests within objectives",
-            "",
-            [run.attainment for run in mine],
-            peer=[run.attainment for run in fixed],
-            peer_name=f"best static of the search, {_gpu_hours(fixed):.2f} GPU-hours",
-            at_least=TARGET_ATTAINMENT.get(name, 0.95),
-            of_means=True,
-            command=COMMAND,
-        )
-        yield from _beside_causal(name, mine, found.get(CAUSAL, []))
-        for peer, name_of_peer, least in ((oracle, ORACLE, 0.9), (fixed, "best static of the search", 0.99)):
-            yield row(
-                f"{name}: goodput per GPU-hour, {name_of_peer}",
-                "requests",
-                [run.goodput_per_gpu_hour for run in mine],
-                peer=[run.goodput_per_gpu_hour for run in peer],
-                peer_name=name_of_peer,
-                of_ratio=True,
-                of_means=True,
-                at_least=least,
-                command=COMMAND,
-            )
-        rival, values = _best_rival(found)
-        if rival is not None:
-            yield row(
-                f"{name}: share within objectives, best causal planner that is not dearer",
-                "",
-                [run.attainment for run in mine],
-                peer=values,
-                peer_name=rival,
-                of_ratio=True,
-                of_means=True,
-                at_least=1.0,
-                command=COMMAND,
-            )
-        yield from _ablated(name, found)
+        if {OURS, STATIC, ORACLE} <= found.keys():
+            yield from _of_load(name, found)
     for name in FAST:
         found = by_planner(runs, name)
         if OURS in found:
             target = TARGET_ATTAINMENT[name.split()[0]]
-            shares = [run.attainment for run in found[OURS]]
-            yield row(
-                f"{name}: share of requests within objectives",
-                "",
-                shares,
-                at_least=target,
-                of_means=True,
-                command=COMMAND,
-            )
-            yield from _beside_causal(name, found[OURS], found.get(CAUSAL, []))
+            yield judged(f"{name}: share of requests within objectives", found[OURS], at_least=target)
+            yield from beside_causal(name, found[OURS], found.get(CAUSAL, []))
     for name in RETURNING:
         found = by_planner(runs, name)
         if {OURS, CAUSAL} <= found.keys():
-            yield from _beside_causal(name, found[OURS], found[CAUSAL])
+            yield from beside_causal(name, found[OURS], found[CAUSAL])
             yield from _ablated(name, found)
-    yield from robust.rows(by_planner(runs, robust.ROBUST), _beside_causal)
+    yield from robust.rows(wrong)
     yield from sight.rows(by_planner(runs, sight.SIGHT) | by_planner(runs, sight.SIGHT_LARGE))
     yield from constant_loads.rows(runs)
     steady = by_planner(runs, STEADY).get(OURS)
     if steady is not None:
         halves = f"{len(steady) * len(STEADY_LOADS)} half hours of {len(STEADY_LOADS)} constant loads"
-        moves = float(sum(run.reversals for run in steady))
-        yield row(f"{halves}: reversals within twice the lead, in all", "", [moves], at_most=0, command=COMMAND)
+        yield reversals(f"{halves}: reversals within twice the lead", steady)
         most = float(max(run.switches for run in steady))
         yield row("constant loads: most switches in 10 minutes", "", [most], at_most=6, command=COMMAND)
+
+
+def _of_load(name: str, found: dict[str, list[Run]]) -> Iterator[Row]:
+    mine, fixed = found[OURS], found[STATIC]
+    yield judged(
+        f"{name}: share of requests within objectives", mine, fixed,
+        peer_name=f"{SEARCH}, {gpu_hours(fixed):.2f} GPU-hours", at_least=TARGET_ATTAINMENT.get(name, 0.95),
+    )  # fmt: skip
+    yield from beside_causal(name, mine, found.get(CAUSAL, []))
+    for peer, who, least in ((found[ORACLE], ORACLE, 0.9), (fixed, SEARCH, 0.99)):
+        yield judged(
+            f"{name}: goodput per GPU-hour, {who}", mine, peer, of="goodput_per_gpu_hour", unit="requests",
+            peer_name=who, of_ratio=True, at_least=least,
+        )  # fmt: skip
+    if rival := _best_rival(found):
+        yield judged(
+            f"{name}: share within objectives, best causal planner that is not dearer", mine, found[rival],
+            peer_name=f"{rival}, {gpu_hours(found[rival]):.2f} GPU-hours", of_ratio=True, at_least=1.0,
+        )  # fmt: skip
+    yield from _ablated(name, found)
 
 
 def _ablated(name: str, found: dict[str, list[Run]]) -> Iterator[Row]:
@@ -101,54 +86,22 @@ def _ablated(name: str, found: dict[str, list[Run]]) -> Iterator[Row]:
     for planner, theirs in found.items():
         if planner.startswith(ABLATION):
             seeds = {run.seed for run in theirs}
-            yield row(
-                f"{name}: share within objectives, ablation",
-                "",
-                [run.attainment for run in found[OURS] if run.seed in seeds],
-                peer=[run.attainment for run in theirs],
-                peer_name=f"{planner}, {_gpu_hours(theirs):.2f} GPU-hours",
-                of_means=True,
-                of_ratio=True,
-                at_least=1.0,
-                command=COMMAND,
-            )
+            who, mine = f"{planner}, {gpu_hours(theirs):.2f} GPU-hours", [r for r in found[OURS] if r.seed in seeds]
+            name_of_row = f"{name}: share within objectives, ablation"
+            yield judged(name_of_row, mine, theirs, peer_name=who, of_ratio=True, at_least=1.0)
 
 
-def _beside_causal(name: str, mine: Sequence[Run], reference: Sequence[Run]) -> Iterator[Row]:
-    """Ours beside what is to be had without foresight, where that was measured."""
-    if reference:
-        shares = [run.attainment for run in reference]
-        who = f"the best of {causal.TRIED} that know the present exactly"
-        yield row(
-            f"{name}: share within objectives, causal reference",
-            "",
-            [run.attainment for run in mine],
-            peer=shares,
-            peer_name=f"{who}, {_gpu_hours(reference):.2f} GPU-hours",
-            at_least=round(statistics.mean(shares) - BELOW_CAUSAL, 4),
-            of_means=True,
-            command=COMMAND,
-        )
-
-
-def _best_rival(found: dict[str, list[Run]]) -> tuple[str | None, list[float]]:
+def _best_rival(found: dict[str, list[Run]]) -> str | None:
     """Of the causal planners whose mean GPU-hours are ours at most, the one that serves most requests well."""
-    limit = EQUAL_GPU_HOURS * _gpu_hours(found[OURS])
-    rivals = {
-        name: theirs
+    limit = EQUAL_GPU_HOURS * gpu_hours(found[OURS])
+    rivals = [
+        name
         for name, theirs in found.items()
         if name not in (OURS, STATIC, ORACLE, CAUSAL, "static")
         and not name.startswith(ABLATION)
-        and _gpu_hours(theirs) <= limit
-    }
-    if not rivals:
-        return None, []
-    best = max(rivals, key=lambda name: statistics.mean(run.attainment for run in rivals[name]))
-    return f"{best}, {_gpu_hours(rivals[best]):.2f} GPU-hours", [run.attainment for run in rivals[best]]
-
-
-def _gpu_hours(runs: Sequence[Run]) -> float:
-    return statistics.mean(run.gpu_hours for run in runs)
+        and gpu_hours(theirs) <= limit
+    ]
+    return max(rivals, key=lambda name: mean(run.attainment for run in found[name]), default=None)
 
 
 def kept_speed_rows() -> Iterator[Row]:

@@ -1,7 +1,7 @@
 """Our planner beside all others in our own simulator: ``make bench-planner``.
 
 Every scenario and seed is one cell; all planners of a cell, ablations of ours among them, see the same trace, noise and
-starts. Cells are written to ``bench/results/planner_cells.json`` as they are done (``--resume`` keeps those that are
+starts. Cells are written to ``bench/results/planner_cells.json.xz`` as they are done (``--resume`` keeps those that are
 there), and the rows made of them to ``bench/results/planner.json``.
 
     python -m bench.planner.own_simulator show step pointsman --seed 0     # one run, with its decisions
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, replace
-from functools import cache
+from functools import cache, partial
 
 from bench.planner import constant_loads, fixed_gpus, robust, sight
 from bench.planner.cells import (
@@ -28,7 +28,7 @@ from bench.planner.cells import (
     read_cells,
     run_of,
     write_cells,
-)
+)  # fmt: skip
 from bench.planner.evaluation_page import write_page
 from bench.planner.own_rows import RESULT, kept_speed_rows, rows
 from bench.planner.robust import ROBUST
@@ -36,13 +36,12 @@ from bench.planner.scenarios import FAST, RETURNING, SCENARIOS, STEADY_LOADS, ST
 from bench.planner.sight import SIGHT, SIGHT_LARGE
 from bench.planner.speed import speed_rows
 from bench.rows import write
-from pointsman.planner.core.types import Policy
 from pointsman.planner.simulator.baselines import PLANNERS, best_static, causal, clairvoyant
 from pointsman.planner.simulator.baselines.arrow import arrow
 from pointsman.planner.simulator.baselines.pointsman import PARTS, ours, without
 from pointsman.planner.simulator.baselines.static import static
 from pointsman.planner.simulator.simulate import simulate
-from pointsman.planner.simulator.types import Planner, Result, Simulation, Trace
+from pointsman.planner.simulator.types import Planner, Result, Simulation
 
 SEEDS = (11, 12, 13)
 OTHERS = ("hpa", "heteroscale", "tokenscale", "dynamo")
@@ -50,6 +49,14 @@ GATEWAYS_PART = "flow control"  # which the planners beside ours do not have: le
 ALL = {**SCENARIOS, **FAST, **RETURNING}
 CONSTANT = (constant_loads.ANY_ENGINE, constant_loads.HOUR)
 EVERYTHING = (*fixed_gpus.LOADS, STEADY, *ALL, ROBUST, SIGHT, SIGHT_LARGE, *CONSTANT)
+CASES: dict[str, Callable[[str, int], Iterator[Measurement]]] = {
+    ROBUST: lambda _, seed: robust.cases(seed),
+    STEADY: lambda _, seed: iter([(OURS, lambda: _steady(seed))]),
+    **dict.fromkeys((SIGHT, SIGHT_LARGE), sight.cases),
+    **dict.fromkeys(CONSTANT, constant_loads.cases),
+    **dict.fromkeys(fixed_gpus.LOADS, fixed_gpus.cases),
+}
+"""The planners of what is not one of ``ALL``, by name and seed."""
 SLOWEST = ("moon_conv", "azure_conv", ROBUST)  # first, so that none is left alone at the end of several processes
 
 
@@ -87,14 +94,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--only: there is no {', '.join(unknown)}; known: {', '.join(EVERYTHING)}")
     if not asked.rows:
         pieces = [
-            (
-                name,
-                seed,
-                frozenset(run.planner for run in done if (run.scenario, run.seed) == (name, seed) and keeps(run)),
-            )
+            (name, seed, frozenset(run.planner for run in here if keeps(run)))
             for name in names
             for seed in (map(int, asked.seeds.split(",")) if asked.seeds else _seeds_of(name))
-        ]
+            for here in [[run for run in done if (run.scenario, run.seed) == (name, seed)]]
+        ]  # fmt: skip
         for measured in _side_by_side(pieces, asked.jobs):
             new = {(run.scenario, run.seed, run.planner) for run in measured}
             done = [run for run in done if (run.scenario, run.seed, run.planner) not in new] + list(measured)
@@ -143,20 +147,8 @@ def _measured(piece: Piece) -> Iterator[Run]:
 
 def cell(name: str, seed: int) -> Iterator[Measurement]:
     """All planners of one scenario and seed."""
-    if name == ROBUST:
-        yield from robust.cases(seed)
-        return
-    if name in (SIGHT, SIGHT_LARGE):
-        yield from sight.cases(name, seed)
-        return
-    if name in CONSTANT:
-        yield from constant_loads.cases(name, seed)
-        return
-    if name in fixed_gpus.LOADS:
-        yield from fixed_gpus.cases(name, seed)
-        return
-    if name == STEADY:
-        yield OURS, lambda: _steady(seed)
+    if name in CASES:
+        yield from CASES[name](name, seed)
         return
     scenario = ALL[name]
     trace, simulation, policy = scenario.trace(seed), scenario.simulation(seed), scenario.policy()
@@ -168,10 +160,16 @@ def cell(name: str, seed: int) -> Iterator[Measurement]:
     def fixed() -> best_static.Static:
         return best_static.search(trace, simulation, policy)
 
+    def best_fixed() -> Run:
+        return run_of(name, seed, STATIC, fixed().result, f"{fixed().prefill}P{fixed().decode}D")
+
     def arrow_like() -> Run:
         # It cannot scale: it gets the GPUs of the best fixed layout.
         begins = replace(simulation, prefill_workers=fixed().prefill, decode_workers=fixed().decode)
         return of(arrow(), begins)[1]()
+
+    def oracle() -> Run:
+        return bound(run_of(name, seed, ORACLE, clairvoyant.search(trace, simulation, policy)), best_fixed())
 
     yield of(ours())
     yield of(without(GATEWAYS_PART))
@@ -180,18 +178,12 @@ def cell(name: str, seed: int) -> Iterator[Measurement]:
         yield from (of(planner) for planner in ablations())
     if name not in SCENARIOS:
         return
-    yield STATIC, lambda: run_of(name, seed, STATIC, fixed().result, f"{fixed().prefill}P{fixed().decode}D")
+    yield STATIC, best_fixed
     yield arrow().name, arrow_like
     for other in OTHERS:
         yield of(PLANNERS[other]())
     yield of(static(), note="the first layout")
-    yield (
-        ORACLE,
-        lambda: bound(
-            run_of(name, seed, ORACLE, clairvoyant.search(trace, simulation, policy)),
-            run_of(name, seed, STATIC, fixed().result, f"{fixed().prefill}P{fixed().decode}D"),
-        ),
-    )
+    yield ORACLE, oracle
     yield from (of(planner) for planner in ablations())
 
 
@@ -248,12 +240,16 @@ def _steady(seed: int) -> Run:
 def show(scenario: Scenario, planner: str, seed: int) -> None:
     """Print one run: its figures, its layout decisions, and the workers over time."""
     trace, simulation, policy = scenario.trace(seed), scenario.simulation(seed), scenario.policy()
+
+    def run(made: Planner) -> Result:
+        return simulate(trace, simulation, policy, made)
+
     makers: dict[str, Callable[[], Result]] = {
         STATIC: lambda: best_static.search(trace, simulation, policy).result,
         ORACLE: lambda: clairvoyant.search(trace, simulation, policy),
         CAUSAL: lambda: causal.search(trace, simulation, policy),
-        **{f"without {part}": _runner(trace, simulation, policy, without(part)) for part in PARTS},
-        **{name: _runner(trace, simulation, policy, make()) for name, make in PLANNERS.items()},
+        **{f"without {part}": partial(run, without(part)) for part in PARTS},
+        **{name: partial(run, make()) for name, make in PLANNERS.items()},
     }
     began = time.perf_counter()
     result = makers[planner]()
@@ -274,10 +270,6 @@ def show(scenario: Scenario, planner: str, seed: int) -> None:
             f"decoding {before.decoding} KV {before.kv_usage:.0%} threshold {before.max_local_prefill_tokens} "
             f"arrived until the next line {int(came.sum())}, of them within objectives {share:.0%}"
         )
-
-
-def _runner(trace: Trace, simulation: Simulation, policy: Policy, planner: Planner) -> Callable[[], Result]:
-    return lambda: simulate(trace, simulation, policy, planner)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """Ours with what goes wrong or is believed wrongly, beside the same without, or told, or that knows the present."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-from bench.planner.cells import CAUSAL, COMMAND, Measurement, Run, run_of
+from bench.planner.cells import CAUSAL, COMMAND, Measurement, Run, beside_causal, lost, run_of
 from bench.planner.scenarios import LEADS, SCENARIOS, Scenario
 from bench.rows import Row, row
 from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
@@ -78,15 +78,16 @@ class Case:
     def simulation(self, seed: int) -> Simulation:
         """The service as it is."""
         made = replace(self.load.simulation(seed), faults=self.faults)
+        truth, leads = made.truth, made.leads
         if self.kappa is not None:
-            made = replace(made, truth=replace(made.truth, prefill_kappa=self.kappa, decode_kappa=self.kappa))
+            truth = replace(truth, prefill_kappa=self.kappa, decode_kappa=self.kappa)
         if self.start_s is not None:
-            made = replace(made, leads=replace(made.leads, start_s=self.start_s))
+            leads = replace(leads, start_s=self.start_s)
         if self.believed_start_s is not None:
-            made = replace(made, leads=replace(made.leads, first_start_s=self.believed_start_s))
+            leads = replace(leads, first_start_s=self.believed_start_s)
         if self.later_output is not None:
             made = replace(made, prefill_workers=ENOUGH[0], decode_workers=ENOUGH[1])
-        return made
+        return replace(made, truth=truth, leads=leads)
 
     def policy(self) -> Policy:
         """What is told of starts."""
@@ -116,35 +117,40 @@ CHANGING: Final = replace(SCENARIOS["mixshift"], name="mix that changes", trace=
 TOLD = ", told"  # after what was told beforehand
 KNOWN_LENGTHS = "lengths remembered rightly"
 ONLY_CHANGING = f"{NOTHING}, {CHANGING.name}"
-_TOLD_30, _TOLD_300, _TOLD_600, _TOLD = (
-    f"start-up {what}{TOLD}" for what in ("30 s", "300 s", "600 s", f"{LEADS.start_s:.0f} s")
-)
+_FAILURES: Final = Faults(start_failure_share=0.2, switch_failure_share=0.2)
+_TOLD: Final = f"start-up {LEADS.start_s:.0f} s{TOLD}"
+
+
+def _starts(start_s: float) -> dict[str, Case]:
+    """What starts take, learned, and beside it told."""
+    what = f"start-up {start_s:.0f} s"
+    learned = Case(start_s=start_s, beside=what + TOLD, lost=MOST_LOST_TO_TOLD, learned=START_UP)
+    return {what: learned, what + TOLD: Case(start_s=start_s, told=True, beside=None)}
+
+
+def _believed(factor: float) -> Case:
+    """What starts take is believed wrongly by this factor at first."""
+    believed_s = factor * LEADS.start_s
+    return Case(believed_start_s=believed_s, beside=_TOLD, lost=MOST_LOST_TO_TOLD, learned=START_UP)
+
+
 CASES: Final = {
     NOTHING: Case(beside=None),
     "5 % of scrapes lost": Case(Faults(metric_dropout_share=0.05)),
     "60 s outage of all metrics": Case(Faults(metric_outages_s=(OUTAGE_S,))),
     "metrics 10 s late": Case(Faults(metric_delay_s=10.0)),
-    FAILING: Case(Faults(start_failure_share=0.2, switch_failure_share=0.2), beside_causal=True),
+    FAILING: Case(_FAILURES, beside_causal=True),
     ONLY_CHANGING: Case(load=CHANGING, beside=None),
-    f"{FAILING}, {CHANGING.name}": Case(
-        Faults(start_failure_share=0.2, switch_failure_share=0.2), load=CHANGING, beside=ONLY_CHANGING
-    ),
+    f"{FAILING}, {CHANGING.name}": Case(_FAILURES, load=CHANGING, beside=ONLY_CHANGING),
     "a crash every two worker hours": Case(Faults(crashes_per_worker_hour=0.5)),
     "engine κ 0.7": Case(kappa=0.7, learned=ENGINE),
     "engine κ 1.0": Case(kappa=1.0),
     "engine κ 1.3": Case(kappa=1.3, learned=ENGINE),
-    "start-up 30 s": Case(start_s=30.0, beside=_TOLD_30, lost=MOST_LOST_TO_TOLD, learned=START_UP),
-    _TOLD_30: Case(start_s=30.0, told=True, beside=None),
-    "start-up 300 s": Case(start_s=300.0, beside=_TOLD_300, lost=MOST_LOST_TO_TOLD, learned=START_UP),
-    _TOLD_300: Case(start_s=300.0, told=True, beside=None),
-    "start-up 600 s": Case(start_s=600.0, beside=_TOLD_600, lost=MOST_LOST_TO_TOLD, learned=START_UP),
-    _TOLD_600: Case(start_s=600.0, told=True, beside=None),
-    "start-up believed 2.5 times too long": Case(
-        believed_start_s=2.5 * LEADS.start_s, beside=_TOLD, lost=MOST_LOST_TO_TOLD, learned=START_UP
-    ),
-    "start-up believed 2.5 times too short": Case(
-        believed_start_s=LEADS.start_s / 2.5, beside=_TOLD, lost=MOST_LOST_TO_TOLD, learned=START_UP
-    ),
+    **_starts(30.0),
+    **_starts(300.0),
+    **_starts(600.0),
+    "start-up believed 2.5 times too long": _believed(2.5),
+    "start-up believed 2.5 times too short": _believed(1 / 2.5),
     _TOLD: Case(told=True, beside=None),
     "outputs remembered twice as long": Case(lengths=(1.0, 2.0), beside=KNOWN_LENGTHS),
     "outputs remembered half as long": Case(lengths=(1.0, 0.5), beside=KNOWN_LENGTHS),
@@ -286,39 +292,30 @@ def _ms(model: PerformanceModel, sample: EngineSample) -> float:
 # --- rows ---
 
 
-BesideCausal = Callable[[str, Sequence[Run], Sequence[Run]], Iterator[Row]]
-
-
-def rows(found: dict[str, list[Run]], beside_causal: BesideCausal) -> Iterator[Row]:
-    """What each costs, and how soon it is learned. ``beside_causal``: the row that judges ours by that reference."""
+def rows(found: dict[str, list[Run]]) -> Iterator[Row]:
+    """What each costs, and how soon it is learned."""
     for what, case in CASES.items():
-        runs = found.get(what)
+        runs, reference = found.get(what), found.get(of_causal(what), [])
         if runs is None:
             continue
         if case.later_output is not None:
-            yield from _lost_to_causal(what, runs, found.get(of_causal(what)))
+            if reference:
+                name = f"8 requests/s, {what}: share within objectives lost to {CAUSAL}, which knows all lengths"
+                yield lost(name, runs, reference, MOST_LOST)
             continue
-        reference = found.get(case.beside) if case.beside is not None else None
-        if reference is not None and case.beside is not None:
-            lost = [a.attainment - b.attainment for a, b in zip(reference, runs, strict=True)]
+        beside = found.get(case.beside) if case.beside is not None else None
+        if beside is not None and case.beside is not None:
             # What a slow start costs anybody is no error of the planner's: what it does not know of it costs is.
             told = case.beside.endswith(TOLD)
             of = "" if case.beside.startswith(NOTHING) else " to being told so" if told else f" to {case.beside}"
             load = "step" if case.load is LOAD else case.load.name
             load = load if case.lengths is None else "14 requests/s after a pause"
             name = f"{load}, {what.removesuffix(f', {load}')}: share within objectives lost{of}"
-            yield row(name, "", lost, at_most=case.lost, of_means=True, command=COMMAND)
-        yield from beside_causal(f"step, {what}", runs, found.get(of_causal(what), []))
+            yield lost(name, runs, beside, case.lost)
+        yield from beside_causal(f"step, {what}", runs, reference)
         learned = [run.learned_s for run in runs if run.learned_s is not None]
         if case.learned is not None and len(learned) == len(runs):
             since = "the first start" if case.learned == START_UP else "the beginning"
             name = f"step, {what}: from {since} until what is believed of it is within 10 % of the truth"
             minutes = [seconds / 60 for seconds in learned]
             yield row(name, "minutes", minutes, at_most=LEARNED_MINUTES, of_means=True, command=COMMAND)
-
-
-def _lost_to_causal(what: str, runs: Sequence[Run], reference: Sequence[Run] | None) -> Iterator[Row]:
-    if reference is not None:
-        lost = [a.attainment - b.attainment for a, b in zip(reference, runs, strict=True)]
-        name = f"8 requests/s, {what}: share within objectives lost to {CAUSAL}, which knows all lengths"
-        yield row(name, "", lost, at_most=MOST_LOST, of_means=True, command=COMMAND)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from bench.planner.cells import COMMAND, OURS, Measurement, Run, run_of
+from bench.planner.cells import OURS, Measurement, Run, judged, reversals, run_of
 from bench.planner.scenarios import LEADS, SCENARIOS, TRUTH, Scenario
-from bench.rows import Row, row
+from bench.rows import Row
 from pointsman.planner.core.types import Bounds, Policy
 from pointsman.planner.replay.generators import generate, named_shape
 from pointsman.planner.replay.requests import Arrived, trace_of
@@ -143,15 +143,11 @@ def rows(found: dict[str, list[Run]]) -> Iterator[Row]:
         if mine is None:
             continue
         load = f"{RATE:g} requests/s, {what}"
-        yield row(
-            f"{load}: share within objectives after 5 minutes", "", [run.attainment for run in mine],
-            at_least=GOAL, of_means=True, command=COMMAND,
-        )  # fmt: skip
+        yield judged(f"{load}: share within objectives after 5 minutes", mine, at_least=GOAL)
         peer = found.get(name_of(case.beside)) if case.beside is not None else None
         if peer is not None:
-            yield row(
-                f"{load}: GPU-hours", "h", [run.gpu_hours for run in mine], peer=[run.gpu_hours for run in peer],
-                peer_name=case.beside or "", of_ratio=True, of_means=True, at_most=DEARER, command=COMMAND,
+            yield judged(
+                f"{load}: GPU-hours", mine, peer, of="gpu_hours", unit="h", peer_name=case.beside, of_ratio=True,
+                at_most=DEARER,
             )  # fmt: skip
-        moved = float(sum(run.reversals for run in mine))
-        yield row(f"{load}: reversals, in all", "", [moved], at_most=0, command=COMMAND)
+        yield reversals(f"{load}: reversals", mine)
