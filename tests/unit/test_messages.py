@@ -68,6 +68,36 @@ def test_message_modules_are_those_that_are_read() -> None:
     assert {path for path in written if path.stem not in ("__init__", "words")} == read
 
 
+def test_a_log_text_is_the_same_each_time_and_what_differs_is_in_fields() -> None:
+    calls = [
+        (f"{path.relative_to(ROOT)}:{call.lineno}", call)
+        for room in found.ROOMS
+        for path in (ROOT / room / "src").rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call) and is_call_of_log(call)
+    ]
+    assert len(calls) > 150
+    assert [where for where, call in calls if not is_fact_with_fields(call)] == []
+
+
+LEVELS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
+
+
+def is_call_of_log(call: ast.Call) -> bool:
+    of = call.func
+    return (
+        isinstance(of, ast.Attribute) and isinstance(of.value, ast.Name) and of.value.id == "log" and of.attr in LEVELS
+    )
+
+
+def is_fact_with_fields(call: ast.Call) -> bool:
+    texts = call.args[1:] if isinstance(call.func, ast.Attribute) and call.func.attr == "log" else call.args
+    facts = [text.body, text.orelse] if len(texts) == 1 and isinstance(text := texts[0], ast.IfExp) else texts
+    return len(texts) == 1 and all(
+        isinstance(fact, ast.Constant) and "%" not in fact.value and "{" not in fact.value for fact in facts
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "fault"),
     [

@@ -17,6 +17,7 @@ import torch
 
 from engine.elastic.nccl_groups import groups
 from engine.elastic.strict_nccl import StrictCommunicator, StrictGpu
+from pointsman.process.logs import configure_logs
 from pointsman.workers.elastic.engine import nccl
 from pointsman.workers.elastic.engine.meeting import GroupBroken
 
@@ -85,4 +86,5 @@ def main(how: str) -> list[str]:
 
 
 if __name__ == "__main__":
+    configure_logs("info", "text", {})
     print(json.dumps(main(sys.argv[1])), flush=True)

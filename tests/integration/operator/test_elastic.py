@@ -40,21 +40,21 @@ async def status(cluster: Cluster) -> ElasticGroup:
 
 def applied(cluster: Cluster, what: str) -> int:
     """How often the operator wrote objects of that kind, or the one of that kind and name."""
-    return len(re.findall(rf"reason=Applied {what}(?![-\w])", cluster.operator.log))
+    return len(re.findall(rf"reason=Applied object={what}(?![-\w])", cluster.operator.log))
 
 
 @pytest.mark.parametrize("gpus", [0, 1])
 async def test_its_objects_are_written_once_and_only_what_changes_is_written_again(cluster: Cluster, gpus: int) -> None:
     await create(cluster, instance={"gpus": gpus})
-    await eventually(lambda: applied(cluster, f"PodDisruptionBudget {NAME}") == 1, "all objects are made")
+    await eventually(lambda: applied(cluster, f"PodDisruptionBudget/{NAME}") == 1, "all objects are made")
     await cluster.kube.patch(resources.ELASTIC_GROUPS, NAME, cluster.namespace, {"spec": {"gateway": {"replicas": 2}}})
-    await eventually(lambda: applied(cluster, f"Deployment {NAME}-gateway") == 2, "the gateway is changed")
+    await eventually(lambda: applied(cluster, f"Deployment/{NAME}-gateway") == 2, "the gateway is changed")
     # The objects are looked at in order: when the gateway is changed again, the look before has ended.
     await cluster.kube.patch(resources.ELASTIC_GROUPS, NAME, cluster.namespace, {"spec": {"gateway": {"replicas": 3}}})
-    await eventually(lambda: applied(cluster, f"Deployment {NAME}-gateway") == 3, "the gateway is changed")
+    await eventually(lambda: applied(cluster, f"Deployment/{NAME}-gateway") == 3, "the gateway is changed")
     assert applied(cluster, "StatefulSet") == 2, "one each"
     assert applied(cluster, "PodDisruptionBudget") == 2, "of the instances and of the gateways"
-    assert len(re.findall(rf"Applied NetworkPolicy {NAME}-pointsman-", cluster.operator.log)) == 3, (
+    assert len(re.findall(rf"reason=Applied object=NetworkPolicy/{NAME}-pointsman-", cluster.operator.log)) == 3, (
         "of manager and instances"
     )
 
@@ -62,7 +62,7 @@ async def test_its_objects_are_written_once_and_only_what_changes_is_written_aga
 async def test_a_new_default_image_does_not_reach_a_group_that_runs(cluster: Cluster) -> None:
     """Kubernetes replaces an instance from the StatefulSet: with another image it would not fit the others."""
     await create(cluster)
-    await eventually(lambda: applied(cluster, f"PodDisruptionBudget {NAME}") == 1, "all objects are made")
+    await eventually(lambda: applied(cluster, f"PodDisruptionBudget/{NAME}") == 1, "all objects are made")
 
     async def image_is_stored() -> bool:
         return (await status(cluster)).status.worker_image == "worker:test"
@@ -71,10 +71,10 @@ async def test_a_new_default_image_does_not_reach_a_group_that_runs(cluster: Clu
     await asyncio.to_thread(cluster.operator.stop)
     cluster.operator.set(worker_image="worker:next", gateway_image="gateway:next")
     cluster.operator.start()
-    await eventually(lambda: applied(cluster, f"Deployment {NAME}-gateway") == 2, "the gateway is upgraded")
+    await eventually(lambda: applied(cluster, f"Deployment/{NAME}-gateway") == 2, "the gateway is upgraded")
     # The objects are looked at in order: when the gateway is changed again, the look before has ended.
     await cluster.kube.patch(resources.ELASTIC_GROUPS, NAME, cluster.namespace, {"spec": {"gateway": {"replicas": 3}}})
-    await eventually(lambda: applied(cluster, f"Deployment {NAME}-gateway") == 3, "the gateway is changed")
+    await eventually(lambda: applied(cluster, f"Deployment/{NAME}-gateway") == 3, "the gateway is changed")
     for name in (NAME, f"{NAME}-manager"):
         found = await cluster.kube.get(resources.STATEFUL_SETS, name, cluster.namespace)
         assert found["spec"]["template"]["spec"]["containers"][0]["image"] == "worker:test"
@@ -89,7 +89,7 @@ def instances_in_metrics(cluster: Cluster) -> dict[str, float]:
 
 async def test_its_instances_are_metrics_of_the_operator_until_it_is_deleted(cluster: Cluster) -> None:
     await create(cluster)
-    await eventually(lambda: applied(cluster, f"PodDisruptionBudget {NAME}") == 1, "all objects are made")
+    await eventually(lambda: applied(cluster, f"PodDisruptionBudget/{NAME}") == 1, "all objects are made")
     await eventually(lambda: instances_in_metrics(cluster).get("existing") == 2, "two instances exist")
     assert instances_in_metrics(cluster)["desired"] == 2
     assert "joined" not in instances_in_metrics(cluster), "the manager does not answer"
@@ -124,7 +124,7 @@ async def test_it_says_what_it_waits_for_and_follows_kubectl_scale(cluster: Clus
 
 async def test_a_service_of_the_same_name_is_told_whose_the_objects_are(cluster: Cluster) -> None:
     await create(cluster)
-    await eventually(lambda: applied(cluster, f"PodDisruptionBudget {NAME}") == 1, "all objects are made")
+    await eventually(lambda: applied(cluster, f"PodDisruptionBudget/{NAME}") == 1, "all objects are made")
     await cluster.create(NAME)
 
     def refused() -> bool:

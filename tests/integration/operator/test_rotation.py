@@ -60,7 +60,7 @@ async def test_a_control_token_that_was_replaced_loses_no_worker(cluster: Cluste
     await cluster.until_summary("1P1D")
     old = (await secret(cluster.kube, cluster.namespace))[names.SECRET_CONTROL_TOKEN]
     await write_token(cluster, NEW)
-    await cluster.until_said("keeps the old control token of its workers in addition to the new one")
+    await cluster.until_said("old control token kept in addition to the new one")
     assert (await secret(cluster.kube, cluster.namespace))[names.SECRET_CONTROL_TOKEN] == f"{NEW},{old}"
     await scale(cluster, decode=3)  # pods of an earlier version: to them the value is one token
     await cluster.until_summary("1P3D")

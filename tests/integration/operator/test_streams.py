@@ -69,5 +69,5 @@ async def test_a_nats_that_is_down_keeps_no_service_and_loses_the_stream_when_it
     server.start()
     name = prefill_stream(cluster.namespace, made.metadata.uid)
     # The operator says so when it has done it; the server itself is asked once.
-    await cluster.until_said(f"stream {name} of a deleted service is deleted")
+    await cluster.until_said(f"stream of a deleted service is deleted stream={name}")
     assert await streams(server) == set()

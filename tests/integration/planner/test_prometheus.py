@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 from prometheus_client import generate_latest
 
+from fixtures.log_text import log_text
 from fixtures.prometheus_server import PrometheusServer, running_prometheus
 from pointsman.api.protocol import metrics as named
 from pointsman.api.v1alpha1.conditions import ConditionStatus
@@ -295,7 +296,7 @@ async def test_a_planner_that_is_new_to_a_service_knows_its_days_from_the_histor
         readings = PrometheusReadings(Prometheus(server.url, 30.0))
         caplog.set_level("INFO")
         state = await with_history(State(), readings, "here", "chat", now_s)
-        assert "hours of its rate from the history of Prometheus" in caplog.text
+        assert "rate read from the history of Prometheus service=here/chat hours=" in log_text(caplog)
         rates = state.season.rates
         assert len(rates) == 7 * 288 + 2
         unknown = [place for place, rate in enumerate(rates) if rate is None]
@@ -312,4 +313,4 @@ async def test_a_planner_that_is_new_to_a_service_knows_its_days_from_the_histor
         assert (await with_history(State(), readings, "here", "nobody", now_s)) == State()
         server.kill()
         assert await with_history(State(), readings, "here", "chat", now_s) == State()
-        assert "here/chat the history of its rate could not be read" in caplog.text
+        assert "history of the rate not read" in caplog.text

@@ -154,7 +154,8 @@ async def test_an_event_that_cannot_be_written_is_logged_and_the_next_is_written
     server.error = error
     recorder.record(SERVICE, "First", "first")
     await recorder.flush()
-    assert "event not written First team/llama" in caplog.text
+    fields = caplog.records[-1].__dict__
+    assert (fields["msg"], fields["reason"], fields["object"]) == ("event not written", "First", "team/llama")
     assert (recorder.dropped, server.writes) == (1 if isinstance(error, KubeError) else 0, 1)
     server.error = None
     recorder.record(SERVICE, "Second", "second")

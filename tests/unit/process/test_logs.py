@@ -35,8 +35,8 @@ def test_a_json_line_has_the_message_the_constant_fields_and_the_records_own() -
 
 
 def test_a_text_line_shows_the_same_fields() -> None:
-    text = TextFormatter({"service": "ns/chat"}).format(record("%d tokens", 3, worker="w-0"))
-    assert text.endswith("WARNING pointsman.x 3 tokens service=ns/chat worker=w-0")
+    text = TextFormatter({"service": "ns/chat"}).format(record("%d tokens", 3, worker="w-0", why="no node", old=""))
+    assert text.endswith('WARNING pointsman.x 3 tokens service=ns/chat worker=w-0 why="no node" old=""')
 
 
 @pytest.mark.parametrize("formatter", [JsonFormatter({}), TextFormatter({})])

@@ -56,6 +56,10 @@ class _Key(NamedTuple):
     note: str
 
 
+def _fields(key: _Key) -> dict[str, str]:
+    return {"reason": key.reason, "object": f"{key.regarding.namespace}/{key.regarding.name}"}
+
+
 @dataclass
 class _Series:
     first_seen: datetime
@@ -134,7 +138,7 @@ class EventRecorder:
                 self._dirty.pop(forgotten, None)
         else:
             self.dropped += 1
-            log.debug("event dropped %s %s/%s: %s", key.reason, regarding.namespace, regarding.name, key.note)
+            log.debug("event dropped", extra=_fields(key) | {"detail": key.note})
             return
         self._schedule(key, self._series[key])
 
@@ -189,9 +193,9 @@ class EventRecorder:
         except KubeError as error:
             # Refused or unanswered, it is not tried again: the log line has said the same.
             self.dropped += count - series.written_count
-            log.warning("event not written %s %s/%s: %s", key.reason, namespace, key.regarding.name, error)
+            log.warning("event not written", extra=_fields(key) | {"why": str(error)})
         except Exception:
-            log.exception("event not written %s %s/%s", key.reason, namespace, key.regarding.name)
+            log.exception("event not written", extra=_fields(key))
         series.written_count = count
 
     def _body(self, key: _Key, series: _Series, namespace: str) -> Object:

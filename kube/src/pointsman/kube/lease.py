@@ -107,6 +107,7 @@ class Elector:
         self._retry_period_s = retry_period_s
         self._on_lost = on_lost
         self._clock = clock
+        self._fields = {"lease": f"{namespace}/{name}", "identity": identity}
         self._seen: _Seen | None = None
         self._lease: Object | None = None
         self._led_until_s: float | None = None
@@ -126,7 +127,7 @@ class Elector:
         """
         try:
             await self._acquire()
-            log.info("lease %s/%s: %s leads", self._namespace, self._name, self.identity)
+            log.info("leadership gained", extra=self._fields)
             self.elected.set()
             why = await self._renew()
         except asyncio.CancelledError:
@@ -143,12 +144,12 @@ class Elector:
     def _end(self, why: str) -> None:
         self._led_until_s = None
         self.lost.set()
-        log.warning("lease %s/%s: %s leads no more: %s", self._namespace, self._name, self.identity, why)
+        log.warning("leadership lost", extra=self._fields | {"why": why})
         if self._on_lost is not None:
             try:
                 self._on_lost(why)
             except Exception:
-                log.exception("the loss of lease %s/%s could not be handed on", self._namespace, self._name)
+                log.exception("listener of the lease failed", extra=self._fields)
 
     # --- standing ---
 
@@ -172,7 +173,7 @@ class Elector:
         except (Conflict, AlreadyExists):
             return False  # another was faster
         except KubeError as error:
-            log.warning("lease %s/%s: cannot stand for election: %s", self._namespace, self._name, error)
+            log.warning("election not possible", extra=self._fields | {"why": str(error)})
             return False
         self._led_until_s = began_s + self._renew_deadline_s
         # The answer may have come too late to lead on.
@@ -230,7 +231,7 @@ class Elector:
             except KubeError as failure:
                 error = failure
                 self._lease = None  # whatever happened, the next try reads first
-                log.warning("lease %s/%s: cannot renew: %s", self._namespace, self._name, failure)
+                log.warning("lease not renewed", extra=self._fields | {"why": str(failure)})
                 continue
             if self._clock.monotonic_s() >= led_until_s:
                 return "the renewal was too late"
@@ -272,4 +273,4 @@ class Elector:
             }
             await self._kube.replace(LEASES, lease | {"spec": released}, timeout_s=RELEASE_TIMEOUT_S)
         except KubeError as error:
-            log.warning("lease %s/%s: not released, it will expire: %s", self._namespace, self._name, error)
+            log.warning("lease not released, it will expire", extra=self._fields | {"why": str(error)})

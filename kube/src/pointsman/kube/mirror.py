@@ -204,7 +204,7 @@ class Mirror(Generic[M]):
                 error = _NoAnswer(f"{unreadable.error_count()} fields cannot be read: {unreadable_fields(unreadable)}")
             except Exception as bug:
                 # As loud as can be, but a mirror that died unseen would serve stale objects for ever.
-                log.exception("mirror of %s failed in a way that is not expected", self.resource)
+                log.exception("mirror interrupted by an internal error", extra={"resource": str(self.resource)})
                 error = bug
             self._failures += 1
             self._last_error = str(error)
@@ -213,7 +213,10 @@ class Mirror(Generic[M]):
             failures_in_a_row += 1
             # Expired history is normal after a long cut: no reason to wait. Twice in a row it is not.
             pause_s = 0.0 if isinstance(error, Gone) and failures_in_a_row == 1 else self._back_off_s(failures_in_a_row)
-            log.warning("mirror of %s: %s; listing again in %.1f s", self.resource, error, pause_s)
+            log.warning(
+                "mirror interrupted, listing again",
+                extra={"resource": str(self.resource), "retry_in_s": round(pause_s, 1), "why": str(error)},
+            )
             await self._clock.sleep(pause_s)
 
     def _back_off_s(self, failures_in_a_row: int) -> float:
@@ -369,13 +372,16 @@ class Mirror(Generic[M]):
         before = self._unreadable.get(key)
         if before is not None and (before.metadata.uid, before.why) == (found.metadata.uid, found.why):
             return
-        log.warning("%s %s cannot be read and is left out: %s", self.resource, "/".join(filter(None, key)), found.why)
+        log.warning(
+            "object not readable, it is left out",
+            extra={"resource": str(self.resource), "object": "/".join(filter(None, key)), "why": found.why},
+        )
         if self._on_unreadable is None:
             return
         try:
             self._on_unreadable(found)
         except Exception:
-            log.exception("an unreadable object of %s could not be handed on", self.resource)
+            log.exception("listener of unreadable objects failed", extra={"resource": str(self.resource)})
 
     def _refile(self, key: Key, old: M | None, new: M | None) -> None:
         """Keep the index; an object whose index key stays keeps its place in the order."""
@@ -395,7 +401,7 @@ class Mirror(Generic[M]):
         try:
             self._on_change(old, new)
         except Exception:
-            log.exception("a change of %s could not be handed on", self.resource)
+            log.exception("listener of changes failed", extra={"resource": str(self.resource)})
 
 
 class _NoAnswer(Exception):

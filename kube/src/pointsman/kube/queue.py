@@ -211,4 +211,6 @@ class WorkQueue(Generic[K]):
 
 
 def _log_failure(key: Hashable, error: Exception, delay_s: float) -> None:
-    log.error("work failed key=%s retry_in_s=%.1f: %s", key, delay_s, error, exc_info=error)
+    log.error(
+        "work failed", extra={"key": str(key), "retry_in_s": round(delay_s, 1), "why": str(error)}, exc_info=error
+    )

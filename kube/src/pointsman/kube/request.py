@@ -84,7 +84,10 @@ class Requests:
                 pause_s = error.retry_after_s if error.retry_after_s is not None else backoff_s
                 if attempt == READ_ATTEMPTS or self._clock.monotonic_s() + pause_s >= deadline_s:
                     raise
-                log.debug("%s: %s; trying again in %.1f s", call, error, pause_s)
+                log.debug(
+                    "call failed, trying again",
+                    extra={"call": str(call), "retry_in_s": round(pause_s, 1), "why": str(error)},
+                )
                 await self._clock.sleep(pause_s)
 
     async def write(
@@ -125,7 +128,9 @@ class Requests:
             answer = await self._transport.request(call, timeout_s=timeout_s)
             record.status = answer.status
         for warning in answer.headers.getall("Warning", ()):  # of the form: 299 - "text"
-            log.warning("%s: %s", call, warning.split(" ", 2)[-1].strip('"'))
+            log.warning(
+                "warning of the API server", extra={"call": str(call), "detail": warning.split(" ", 2)[-1].strip('"')}
+            )
         if not 200 <= answer.status < 300:
             raise _refusal(call, answer.status, answer.body, answer.headers)
         return answer.body

@@ -174,11 +174,11 @@ class Transport:
                 async with asyncio.timeout(EXEC_PLUGIN_TIMEOUT_S):
                     await _load(self._load, self._configuration)
             except (NotConfigured, ConfigException, OSError, TimeoutError) as error:
-                log.warning("cannot read credentials again, keeping the old ones: %s", error)
+                log.warning("credentials not readable, keeping the old ones", extra={"why": str(error)})
                 return False
             tls = _tls_material(self._configuration)
             if tls != self._tls:
-                log.info("certificates changed, reconnecting to %s", self.server)
+                log.info("certificates changed, reconnecting", extra={"server": self.server})
                 old, self._client, self._tls = self._client, self._new_client(), tls
                 await old.close()
             return True

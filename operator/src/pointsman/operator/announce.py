@@ -8,8 +8,8 @@ from pydantic import ValidationError
 
 from pointsman.api.protocol.names import API_VERSION
 from pointsman.api.v1alpha1.conditions import ConditionType, Reason
-from pointsman.api.v1alpha1.plan import PlanPhase
-from pointsman.api.v1alpha1.roleswitch import SwitchPhase
+from pointsman.api.v1alpha1.plan import PlanPhase, PlanStatus
+from pointsman.api.v1alpha1.roleswitch import RoleSwitchStatus, SwitchPhase
 from pointsman.kube import resources
 from pointsman.kube.client import Object
 from pointsman.kube.events import EventRecorder, Reference
@@ -55,6 +55,18 @@ EVENT_OF_ACTION: Final[Mapping[str, str]] = {
 OTHER_EVENTS: Final = ("WorkerUnroutable", "GatewaySkipped", "StreamNotDeleted", "Unreadable")
 
 
+def _status_fields(
+    service: Service, kind: str, name: str, status: PlanStatus | RoleSwitchStatus
+) -> Mapping[str, object]:
+    return {
+        "service": service.key,
+        kind: name,
+        "phase": status.phase,
+        "reason": status.reason,
+        "detail": status.message,
+    }
+
+
 class Announcer:
     """Writes logs, Events and metrics. Never raises, never waits."""
 
@@ -69,7 +81,7 @@ class Announcer:
         said, before = (outcome.reason, outcome.sentence), self._told.get(service.uid)
         if before == said:
             return
-        log.info("service=%s reason=%s %s", service.key, outcome.reason, outcome.sentence)
+        log.info("service status", extra={"service": service.key, "reason": outcome.reason, "detail": outcome.sentence})
         if before is None or before[0] != outcome.reason:
             failed = any(
                 item.type == ConditionType.DEGRADED and item.status == "True" for item in outcome.status.conditions
@@ -100,7 +112,9 @@ class Announcer:
     def did(self, service: Service, action: act.Action, worker: str = "") -> None:
         """An action was executed, on the pod ``worker`` or on the service."""
         name = action.label
-        log.info("service=%s action=%s %s%s", service.key, name, f"worker={worker} " if worker else "", action.why)
+        log.info(
+            "action done", extra={"service": service.key, "action": name, "worker": worker or None, "why": action.why}
+        )
         self._metrics.actions.labels(name, "done").inc()
         lossy = isinstance(action, act.DeleteWorker) and not action.lossless
         reason = EVENT_OF_ACTION.get(name, name)
@@ -110,21 +124,14 @@ class Announcer:
 
     def changed(self, service: Service, change: PoolChange, outcome: str) -> None:
         """A pool was changed."""
-        log.info("service=%s action=%s %s", service.key, change.kind, change.why)
+        log.info("action done", extra={"service": service.key, "action": str(change.kind), "why": change.why})
         self._metrics.actions.labels(str(change.kind), "done").inc()
         self.event(service, EVENT_OF_ACTION[change.kind], outcome)
 
     def switch(self, service: Service, action: act.SetSwitchStatus) -> None:
         """A switch tells its story on itself; only its end is an Event of the service too."""
         status = action.status
-        log.info(
-            "service=%s switch=%s phase=%s reason=%s %s",
-            service.key,
-            action.name,
-            status.phase,
-            status.reason,
-            status.message,
-        )
+        log.info("switch status", extra=_status_fields(service, "switch", action.name, status))
         resource = resources.ROLE_SWITCHES
         regarding = Reference(resource.api_version, resource.kind, service.namespace, action.name, action.uid)
         failed = status.phase in (SwitchPhase.FAILED, SwitchPhase.ROLLING_BACK, SwitchPhase.ROLLED_BACK)
@@ -140,8 +147,7 @@ class Announcer:
     def plan(self, service: Service, action: act.SetPlanStatus) -> None:
         """A plan tells its story on itself; its end is an Event of the service too."""
         status = action.status
-        what = (service.key, action.name, status.phase, status.reason, status.message)
-        log.info("service=%s plan=%s phase=%s reason=%s %s", *what)
+        log.info("plan status", extra=_status_fields(service, "plan", action.name, status))
         resource = resources.PLANS
         regarding = Reference(resource.api_version, resource.kind, service.namespace, action.name, action.uid)
         failed = status.phase is PlanPhase.FAILED
@@ -159,7 +165,14 @@ class Announcer:
         """An object that this operator cannot read: no status can be written for it."""
         problems = "; ".join(f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors())
         reference = Reference.of(resource, raw)
-        log.warning("service=%s/%s reason=InvalidSpec %s", reference.namespace, reference.name, problems)
+        log.warning(
+            "spec is invalid",
+            extra={
+                "service": f"{reference.namespace}/{reference.name}",
+                "reason": Reason.INVALID_SPEC,
+                "detail": problems,
+            },
+        )
         self._events.record(reference, Reason.INVALID_SPEC, problems, warning=True)
 
     def unreadable(self, resource: Resource, found: Unreadable) -> None:

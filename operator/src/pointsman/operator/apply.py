@@ -102,7 +102,10 @@ class Writer:
             self._fence()
             with contextlib.suppress(NotFound, Conflict):
                 await self._kube.delete(resource, name, service.namespace, uid=live["metadata"]["uid"])
-            log.info("service=%s reason=LeftBehind deleted %s %s of its predecessor", service.key, resource.kind, name)
+            log.info(
+                "object of the predecessor deleted",
+                extra={"service": service.key, "reason": "LeftBehind", "object": f"{resource.kind}/{name}"},
+            )
             live = await self._kube.find(resource, name, service.namespace)
         if live is not None:
             refuse_stranger(resource, live, service.uid)
@@ -149,7 +152,7 @@ class Writer:
             self._fence()
             await self._kube.apply(resources.SECRETS, wanted)
         if token != found:
-            log.info("service=%s keeps the old control token of its workers in addition to the new one", service.key)
+            log.info("old control token kept in addition to the new one", extra={"service": service.key})
         return token
 
     async def control_token(self, service: Service) -> str | None:

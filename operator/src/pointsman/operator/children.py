@@ -178,7 +178,10 @@ async def make_all(
             continue  # it would get the answer of a Role that was made a moment ago, and be tried at once again
         try:
             if await writer.ensure(service, manifest):
-                log.info("service=%s reason=Applied %s", service.key, what)
+                log.info(
+                    "object applied",
+                    extra={"service": service.key, "reason": "Applied", "object": what.replace(" ", "/")},
+                )
         except NameConflict as error:
             problems.append(Problem(reason=Reason.NAME_CONFLICT, message=str(error)))
         except (Forbidden, Invalid) as error:

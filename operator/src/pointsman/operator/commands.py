@@ -113,7 +113,15 @@ class Commands:
                 case act.AskDrain():
                     await self._control.drain(action.url, token, action.reason)
         except NotLeading as error:
-            log.info("service=%s worker=%s %s", service.key, action.worker, error)
+            log.info(
+                "command not sent",
+                extra={
+                    "service": service.key,
+                    "worker": action.worker,
+                    "action": type(action).__name__,
+                    "why": str(error),
+                },
+            )
             self._commands.pop(action.uid, None)
         except Exception as error:  # noqa: BLE001 - whatever it was, the worker must be tried again
             self._failed(service, action, command, error)
@@ -126,10 +134,11 @@ class Commands:
 
     def _failed(self, service: Service, action: WorkerCommand, command: _Command, error: Exception) -> None:
         name = type(action).__name__
+        fields = {"service": service.key, "worker": action.worker, "action": name}
         if isinstance(error, ControlFailed):
-            log.warning("service=%s worker=%s %s failed: %s", service.key, action.worker, name, error)
+            log.warning("command failed", extra=fields | {"why": str(error)})
         else:
-            log.exception("service=%s worker=%s %s failed", service.key, action.worker, name)
+            log.exception("command failed", extra=fields)
         self._metrics.actions.labels(name, "failed").inc()
         command.failures += 1
         first_s, most_s = RETRY_S

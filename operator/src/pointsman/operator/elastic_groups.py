@@ -120,7 +120,7 @@ class ElasticGroups:
         try:
             return await self._look(key)
         except Conflict as error:  # somebody wrote meanwhile: what they wrote is looked at next
-            log.debug("group=%s/%s conflict: %s", *key, error)
+            log.debug("conflict", extra={"group": "/".join(key), "why": str(error)})
             return 0.1
         except NotLeading:
             return None
@@ -298,7 +298,9 @@ class ElasticGroups:
                 state = await self._control.elastic_objectives(manager.control_url, memory.token, wanted)
             return state
         except ControlFailed as error:
-            log.info("group=%s reason=ManagerSilent %s", service.key, error)
+            log.info(
+                "manager does not answer", extra={"group": service.key, "reason": "ManagerSilent", "why": str(error)}
+            )
             return None
 
     def _tell(self, service: Service, memory: _Memory, view: GroupView, outcome: GroupReport) -> None:
@@ -310,7 +312,7 @@ class ElasticGroups:
         self._announcer.report_group(service, outcome)
         said, before = (outcome.reason, outcome.sentence), memory.said
         if before is None or before[0] is not outcome.reason:
-            log.info("group=%s reason=%s %s", service.key, outcome.reason, outcome.sentence)
+            log.info("group status", extra={"group": service.key, "reason": outcome.reason, "detail": outcome.sentence})
             degraded = any(each.type == "Degraded" and each.status == "True" for each in outcome.status.conditions)
             self._announcer.event(service, outcome.reason, outcome.sentence, degraded)
         memory.said = said
@@ -322,7 +324,7 @@ class ElasticGroups:
                 resources.ELASTIC_GROUPS, service.name, service.namespace, manifest, uid=service.uid
             )
         except NotFound:  # it was deleted meanwhile
-            log.info("group=%s gone before its status was written", service.key)
+            log.info("group gone before its status was written", extra={"group": service.key})
 
 
 def _is_instance(pod: Pod) -> bool:

@@ -167,7 +167,7 @@ class Executor:
                         resources.WORKER_POOLS, name, service.namespace, manifest, uid=pools[role].uid
                     )
                 except NotFound:  # its namespace is going, or somebody deleted it: the next look makes it anew
-                    log.info("pool gone before its status was written", extra={"service": service.name, "pool": name})
+                    log.info("pool gone before its status was written", extra={"service": service.key, "pool": name})
         # The service last: whoever sees it ready finds its pools as it says.
         said = {item.type for item in outcome.status.conditions}
         ours = tuple(item for item in found.status.conditions if item.type in said)

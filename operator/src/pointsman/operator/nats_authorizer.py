@@ -84,10 +84,10 @@ class NatsAuthorizer:
                 await authorizer.subscribe(REQUESTS_SUBJECT, cb=self._answer)
                 await authorizer.flush()
                 self.listening = True
-                log.info("authenticating connections of NATS at %s", self._url)
+                log.info("authenticating connections of nats", extra={"nats": self._url})
                 await closed.wait()
             except (nats.errors.Error, OSError, TimeoutError) as error:
-                log.info("NATS at %s: %s", self._url, error or type(error).__name__)
+                log.info("nats not reachable", extra={"nats": self._url, "why": str(error) or type(error).__name__})
             finally:
                 self.listening = False
                 self._streams.clear()
@@ -115,24 +115,28 @@ class NatsAuthorizer:
         try:
             request = AuthorizationRequest.decode(message.data)
         except MalformedRequest as error:
-            log.error("%s", error)
+            log.error("request of nats not understood", extra={"why": str(error)})
             return
         try:
             await message.respond((await self._decide(request)).encode())
         except nats.errors.Error as error:
-            log.warning("an answer to NATS was lost: %s", error)
+            log.warning("answer to nats lost", extra={"why": str(error)})
 
     async def _decide(self, request: AuthorizationRequest) -> str:
         service = recognize(self._keys, request.user, request.password)
         if service is None:
             self._answers.labels("refused").inc()
-            log.warning("refused a connection as %r of %r: wrong user or password", request.user, request.client)
+            log.warning(
+                "connection refused: wrong user or password", extra={"user": request.user, "client": request.client}
+            )
             return self._issuer.refuse(request, "wrong user or password", now_s=self._clock())
         try:
             await self._ensure_stream(service)
         except (nats.errors.Error, nats.js.errors.Error, OSError, TimeoutError) as error:
             self._answers.labels("stream_unavailable").inc()
-            log.warning("stream of service %s: %s", service, error or type(error).__name__)
+            log.warning(
+                "stream not created", extra={"service": str(service), "why": str(error) or type(error).__name__}
+            )
             return self._issuer.refuse(request, "the stream of the service cannot be created", now_s=self._clock())
         self._answers.labels("allowed").inc()
         allowed = permissions(service, earlier_versions=self._earlier_versions)
@@ -152,7 +156,7 @@ class NatsAuthorizer:
 
 
 async def _silently(error: Exception) -> None:
-    log.debug("NATS: %s", error)
+    log.debug("nats", extra={"why": str(error)})
 
 
 async def run(settings: NatsServerSettings) -> int:

@@ -55,7 +55,10 @@ class NodeRequests:
             try:
                 listing = await self._kube.list(resources.EVENTS, namespace, field_selector=f"regarding.uid={uid}")
             except Forbidden as error:  # rights of an older chart: the policy's time alone counts
-                log.warning("Events of pods cannot be read, so pending nodes of autoscalers are ignored: %s", error)
+                log.warning(
+                    "Events of pods not readable, so pending nodes of autoscalers are ignored",
+                    extra={"why": str(error)},
+                )
                 found_s = None
             else:
                 found_s = node_requested_s(listing.items)

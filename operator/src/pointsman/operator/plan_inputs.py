@@ -129,4 +129,7 @@ def _readable(model: type[M], found: Iterable[Object]) -> Iterator[tuple[M, Obje
         try:
             yield model.model_validate(raw), raw
         except ValidationError as error:
-            log.debug("%s %s cannot be read: %s", raw["kind"], raw["metadata"]["name"], unreadable_fields(error))
+            log.debug(
+                "object not readable",
+                extra={"object": f"{raw['kind']}/{raw['metadata']['name']}", "why": unreadable_fields(error)},
+            )

@@ -62,7 +62,10 @@ class PolicyReports:
         except NotLeading:
             return None
         accepted = status.conditions[0]
-        log.info("policy=%s/%s reason=%s %s", namespace, name, accepted.reason, accepted.message)
+        log.info(
+            "policy status",
+            extra={"policy": f"{namespace}/{name}", "reason": accepted.reason, "detail": accepted.message},
+        )
         return None
 
     async def _users(self, namespace: str, name: str) -> dict[str, Follower]:

@@ -111,7 +111,7 @@ class Reconciler:
         except Conflict as error:
             # Somebody wrote meanwhile: what they wrote is looked at next.
             outcome = "conflict"
-            log.debug("service=%s/%s conflict: %s", *key, error)
+            log.debug("conflict", extra={"service": "/".join(key), "why": str(error)})
             return 0.1
         except NotLeading:
             outcome = "not-leading"
@@ -192,7 +192,10 @@ class Reconciler:
 
         removed = any(isinstance(action, act.RemoveFinalizer) for action in decision.actions)
         if removed and not executed.refused:
-            log.info("service=%s/%s reason=Deleted %s", namespace, name, decision.actions[-1].why)
+            log.info(
+                "service deleted",
+                extra={"service": f"{namespace}/{name}", "reason": "Deleted", "why": decision.actions[-1].why},
+            )
             return self._resync(), "deleted"
         after = await self._observer.snapshot(
             key, service, pools, token, self._executor.taken_names(service), inputs, known=snapshot

@@ -62,7 +62,7 @@ class StateQueries:
             try:
                 return await self._control.state(worker.control_url, token)
             except ControlFailed as error:
-                log.debug("worker=%s state unknown: %s", worker.name, error)
+                log.debug("worker state unknown", extra={"worker": worker.name, "why": str(error)})
                 return None
 
     async def _uses(self, drained: Service | None, pod: Pod, token: str) -> GatewayPod:

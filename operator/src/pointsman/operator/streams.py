@@ -57,9 +57,9 @@ class PrefillStreams:
             try:
                 await self._delete(name)
             except StreamNotDeleted as error:
-                log.debug("%s", error)
+                log.debug("stream not deleted", extra={"stream": name, "why": str(error)})
                 return
-            log.info("stream %s of a deleted service is deleted", name)
+            log.info("stream of a deleted service is deleted", extra={"stream": name})
             self._left.pop(name, None)
 
     async def _delete(self, name: str) -> None:
@@ -81,4 +81,4 @@ class PrefillStreams:
 
 
 async def _silently(error: Exception) -> None:
-    log.debug("NATS: %s", error)
+    log.debug("nats", extra={"why": str(error)})

@@ -32,14 +32,14 @@ async def stop_operator(kube: Kube, namespace: str, deployment: str, deadline_s:
     try:
         found = await kube.patch(DEPLOYMENTS, deployment, namespace, {"spec": {"replicas": 0}})
     except NotFound:
-        log.info("deployment %s/%s does not exist", namespace, deployment)
+        log.info("deployment does not exist", extra={"deployment": f"{namespace}/{deployment}"})
         return
     selector = ",".join(f"{key}={value}" for key, value in found["spec"]["selector"]["matchLabels"].items())
     while pods := (await kube.list(PODS, namespace, label_selector=selector)).items:
         if time.monotonic() >= deadline_s:
             raise TimeoutError(f"operator pods are still there: {', '.join(pod['metadata']['name'] for pod in pods)}")
         await asyncio.sleep(_POLL_S)
-    log.info("deployment %s/%s: stopped", namespace, deployment)
+    log.info("deployment stopped", extra={"deployment": f"{namespace}/{deployment}"})
 
 
 async def strip_finalizers(kube: Kube, watch_namespace: str | None) -> int:
@@ -76,7 +76,7 @@ async def _strip(kube: Kube, service: dict[str, Any]) -> bool:
                 return False
             service = found[0]
         else:
-            log.info("llmservice %s/%s: finalizer removed", namespace, name)
+            log.info("finalizer removed", extra={"service": f"{namespace}/{name}"})
             return True
     return False
 

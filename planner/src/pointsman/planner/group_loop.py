@@ -104,7 +104,7 @@ class GroupPlanner:
             try:
                 await apply_health(self._kube, resources.ELASTIC_GROUPS, key, [])
             except KubeError as error:
-                log.warning("group=%s/%s the API server was not reached: %s", *key, error)
+                log.warning("API server not reached", extra={"group": "/".join(key), "why": str(error)})
 
     async def _plan(self, key: ServiceKey) -> None:
         kept: _Planned | None = None
@@ -124,10 +124,10 @@ class GroupPlanner:
                             wait_s = await self._look(key, group, policy, kept)
                 except KubeError as error:
                     failed = str(error)
-                    log.warning("group=%s/%s the API server was not reached: %s", *key, error)
+                    log.warning("API server not reached", extra={"group": "/".join(key), "why": str(error)})
                 except Exception as error:  # one group's bad luck must not stop its planning for good, nor another's
                     failed = f"{type(error).__name__}: {error}"
-                    log.exception("group=%s/%s evaluation failed", *key)
+                    log.exception("evaluation failed", extra={"group": "/".join(key)})
                 failures = failures + 1 if failed else 0
                 if failed:
                     self._metrics.unknown(*key)  # the figures of an earlier look are none of now
@@ -187,7 +187,11 @@ class GroupPlanner:
             decision = replace(decision, reason=Reason.NOT_ENOUGH_DATA, message=once)
         self._metrics.group_looked(*key, observed, decision, settings)
         level = logging.DEBUG if kept.said and kept.said[0] is decision.reason else logging.INFO
-        log.log(level, "group=%s/%s reason=%s %s", *key, decision.reason, decision.message)
+        log.log(
+            level,
+            "group evaluated",
+            extra={"group": "/".join(key), "reason": decision.reason, "detail": decision.message},
+        )
         await self._write(key, group, policy, kept, observed, decision)
         if isinstance(source, PrometheusReadings) and source.problem is not None:
             await self._say_health(key, group, kept, False, PlannerHealth.PROMETHEUS_UNREACHABLE, source.problem)
@@ -292,7 +296,7 @@ class GroupPlanner:
         try:
             await apply_health(self._kube, resources.ELASTIC_GROUPS, key, [said])
         except KubeError as error:
-            log.warning("group=%s/%s the API server was not reached: %s", *key, error)
+            log.warning("API server not reached", extra={"group": "/".join(key), "why": str(error)})
             return  # it is said at the next look
         if kept is not None:
             kept.healthy = (healthy, reason)

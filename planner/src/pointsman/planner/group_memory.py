@@ -32,7 +32,10 @@ async def load(kube: Kube, namespace: str, group: str, uid: str) -> tuple[GroupS
     try:
         state = GroupState() if text is None else _STATE.validate_json(text)
     except ValidationError as error:
-        log.warning("the saved state cannot be read and is discarded: %s", error.errors()[:1])
+        log.warning(
+            "saved state not readable, it is discarded",
+            extra={"group": f"{namespace}/{group}", "why": error.errors()[:1]},
+        )
         state = GroupState()
     return (state if state.version == GROUP_STATE_VERSION else GroupState()), sequence
 

@@ -146,10 +146,10 @@ class Planner:
                             wait_s = await self._tick(key, service, policy, kept)
                 except KubeError as error:
                     failed = str(error)
-                    log.warning("service=%s/%s the API server was not reached: %s", *key, error)
+                    log.warning("API server not reached", extra={"service": "/".join(key), "why": str(error)})
                 except Exception as error:  # one service's bad luck must not stop its planning for good, nor another's
                     failed = f"{type(error).__name__}: {error}"
-                    log.exception("service=%s/%s evaluation failed", *key)
+                    log.exception("evaluation failed", extra={"service": "/".join(key)})
                 failures = failures + 1 if failed else 0
                 if failed and (kept is None or not kept.shown):
                     self._metrics.unknown(*key)  # the figures of an earlier look are none of now
@@ -304,7 +304,11 @@ class Planner:
 
     def _say(self, key: ServiceKey, kept: _Planned, decision: Decision) -> None:
         level = logging.DEBUG if kept.said and kept.said[0] is decision.reason else logging.INFO
-        log.log(level, "service=%s/%s reason=%s %s", *key, decision.reason, decision.message)
+        log.log(
+            level,
+            "service evaluated",
+            extra={"service": "/".join(key), "reason": decision.reason, "detail": decision.message},
+        )
         kept.said = (decision.reason, decision.message)
 
     async def _write(
@@ -354,7 +358,10 @@ class Planner:
         before, after, reason = observed.routing, decision.routing, decision.routing_reason or decision.reason
         await kept.routing.publish(before, after, reason, self._clock.now(), objectives)
         self._metrics.published(*key, reason)
-        log.info("service=%s/%s reason=%s published %s", *key, reason, ", ".join(changes(before, after)))
+        log.info(
+            "routing published",
+            extra={"service": "/".join(key), "reason": reason, "changes": ", ".join(changes(before, after))},
+        )
 
     async def _save(self, key: ServiceKey, service: LLMService, kept: _Planned, now_s: float) -> None:
         kept.save_words_s = min(2 * kept.save_words_s, memory.SAVE_EVERY_S) if kept.restless else SAVE_CHANGED_S
@@ -445,7 +452,7 @@ class Planner:
                     await self._write_health(key, service, False, reason, wanted)
             except KubeError as error:
                 del mended[key]
-                log.warning("service=%s/%s the API server was not reached: %s", *key, error)
+                log.warning("API server not reached", extra={"service": "/".join(key), "why": str(error)})
         for key in self._without - without - {key for key, _, _ in self._cluster.planned()}:
             self._metrics.forget(*key)
         self._without, self._mended = without, mended

@@ -71,15 +71,21 @@ def _finite(age_s: float | None) -> float | None:
     return None if age_s is None else min(age_s, NEVER_S)
 
 
-def from_json(text: str) -> State | None:
-    """The state in ``text``; None if it is of another version or cannot be read: then the planner begins anew."""
+def from_json(text: str, service: str | None = None) -> State | None:
+    """The state in ``text``; None if it is of another version or cannot be read: then the planner begins anew.
+
+    ``service`` (namespace/name) is for the log.
+    """
     try:
         state = _STATE.validate_json(text)
     except ValidationError as error:
-        log.warning("the saved state cannot be read and is discarded: %s", error.errors()[:1])
+        log.warning("saved state not readable, it is discarded", extra={"service": service, "why": error.errors()[:1]})
         return None
     if state.version != STATE_VERSION:
-        log.info("the saved state has version %d instead of %d and is discarded", state.version, STATE_VERSION)
+        log.info(
+            "saved state of another version, it is discarded",
+            extra={"service": service, "version": state.version, "expected": STATE_VERSION},
+        )
         return None
     return state
 
@@ -91,7 +97,7 @@ async def load(kube: Kube, namespace: str, service: str, uid: str) -> tuple[Stat
     the number is gone on from, since its plans may be there still.
     """
     text, sequence = await load_state(kube, namespace, service, uid)
-    return (None if text is None else from_json(text)), sequence
+    return (None if text is None else from_json(text, f"{namespace}/{service}")), sequence
 
 
 async def load_state(kube: Kube, namespace: str, name: str, uid: str) -> tuple[str | None, int]:
@@ -123,7 +129,10 @@ async def load_publications(kube: Kube, namespace: str, service: str, uid: str) 
     try:
         return _PUBLICATIONS.validate_json(data[_ROUTING_KEY]) if its and _ROUTING_KEY in data else ()
     except ValidationError as error:
-        log.warning("the saved publications cannot be read and are discarded: %s", error.errors()[:1])
+        log.warning(
+            "saved publications not readable, they are discarded",
+            extra={"service": f"{namespace}/{service}", "why": error.errors()[:1]},
+        )
         return ()
 
 

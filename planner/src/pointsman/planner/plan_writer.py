@@ -85,7 +85,10 @@ class PlanWriter:
         plan = Plan.model_validate(manifest)
         self._written = plan, self._clock.monotonic_s()
         of, name, spec = self._of, plan.metadata.name, plan.spec
-        log.info("service=%s/%s plan=%s reason=%s %s", of.namespace, of.name, name, spec.reason, spec.message)
+        log.info(
+            "plan written",
+            extra={"service": f"{of.namespace}/{of.name}", "plan": name, "reason": spec.reason, "detail": spec.message},
+        )
         self._metrics.planned(of.namespace, of.name, spec.reason)
         self._events.record(of, f"Planned{spec.reason}", f"{name}: {spec.message}")
 

@@ -167,7 +167,7 @@ class PrometheusReadings:
     def fail(self, error: PrometheusFailed) -> None:
         """Nothing is read at this look."""
         self.problem = str(error)
-        log.debug("%s", error)
+        log.debug("prometheus not read", extra={"why": str(error)})
 
     async def _read(self, namespace: str, pods: Mapping[str, str]) -> None:
         """Some pods. Raises PrometheusFailed."""

@@ -91,7 +91,7 @@ class Scraper:
             page = await asyncio.get_running_loop().run_in_executor(self._thread, self._parse, body)
         except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
             target.failed = True
-            log.debug("target=%s not read: %s", key, error or type(error).__name__)
+            log.debug("target not read", extra={"target": key, "why": str(error) or type(error).__name__})
             return
         target.failed = False
         target.before, target.before_s = target.page, target.page_s

@@ -18,12 +18,17 @@ async def with_history(state: State, readings: PrometheusReadings, namespace: st
     try:
         rates = await readings.rates(namespace, service, season.bin_s, season.history_bins)
     except PrometheusFailed as error:
-        text = "service=%s/%s the history of its rate could not be read, its days are learned from now on: %s"
-        log.warning(text, namespace, service, error)
+        log.warning(
+            "history of the rate not read, its days are learned from now on",
+            extra={"service": f"{namespace}/{service}", "why": str(error)},
+        )
         return state
     of_history = await asyncio.to_thread(season.with_history, rates, int(now_s // season.bin_s))
     if of_history.known_bins <= season.known_bins:
         return state
     hours = of_history.known_bins * season.bin_s / 3600
-    log.info("service=%s/%s read %.1f hours of its rate from the history of Prometheus", namespace, service, hours)
+    log.info(
+        "rate read from the history of Prometheus",
+        extra={"service": f"{namespace}/{service}", "hours": round(hours, 1)},
+    )
     return replace(state, season=of_history)

@@ -38,7 +38,7 @@ class HealthServer:
         except BaseException:
             await self._runner.cleanup()
             raise
-        log.info("listening on http://%s:%s for /healthz, /readyz and /metrics", host, self.port)
+        log.info("listening for /healthz, /readyz and /metrics", extra={"address": f"http://{host}:{self.port}"})
         return self
 
     async def __aexit__(

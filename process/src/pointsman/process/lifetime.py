@@ -90,5 +90,5 @@ class Lifetime(AsyncExitStack):
     def _ended(self, task: "asyncio.Task[object]") -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None or not self.stopping.is_set():
-            log.error("%s ended by itself", task.get_name(), exc_info=error)
+            log.error("part of the process ended", extra={"part": task.get_name()}, exc_info=error)
             self.stop(ExitStatus.FAILED)

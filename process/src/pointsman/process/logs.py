@@ -1,11 +1,12 @@
 """Structured logs: one line a record on standard error, as text or as JSON.
 
-A record about a service says ``service=<namespace>/<name>``, in its message or among the fields of every line.
-Credentials in URLs are masked.
+A record is a short fact that is the same each time, and fields (``extra=``) for what differs: a record about a service
+has the field ``service``, ``<namespace>/<name>``. Credentials in URLs are masked.
 """
 
 import json
 import logging
+import re
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from pointsman.api.credentials import mask_credentials
 
 OURS: Final = "pointsman"
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+_SPACE = re.compile(r"\s")
 
 
 class JsonFormatter(logging.Formatter):
@@ -40,7 +42,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """The same as text, for a person: ``time LEVEL logger message field=value …``."""
+    """The same as text, for a person: ``time LEVEL logger message field=value …``, a value with spaces in quotes."""
 
     def __init__(self, constant: Mapping[str, str]) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -53,7 +55,13 @@ class TextFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         """See logging.Formatter."""
         fields = self._constant | _extra(record)
-        return " ".join([super().formatMessage(record), *(f"{key}={value}" for key, value in fields.items())])
+        return " ".join(
+            [super().formatMessage(record), *(f"{key}={_quoted(str(value))}" for key, value in fields.items())]
+        )
+
+
+def _quoted(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False) if not value or _SPACE.search(value) else value
 
 
 def _extra(record: logging.LogRecord) -> dict[str, object]:

@@ -119,7 +119,7 @@ class KvEventFeed:
                 self.live = True
                 return
             fruitless = 0 if self._last > before else fruitless + 1
-        log.warning("no replay of KV events from %s", self._replay_endpoint)
+        log.warning("no replay of KV events", extra={"endpoint": self._replay_endpoint})
 
     async def _replay(self, context: zmq.asyncio.Context) -> bool:
         """Ask once for everything after the last event; whether the answer was whole."""
@@ -150,7 +150,9 @@ class KvEventFeed:
 
     def _lost(self, sequence: int) -> None:
         """The events before ``sequence`` are gone. They may have removed what the index has."""
-        log.warning("KV events %d to %d are lost; the prefix index is cleared", self._last + 1, sequence - 1)
+        log.warning(
+            "KV events lost, the prefix index is cleared", extra={"first": self._last + 1, "last": sequence - 1}
+        )
         self._tell_lost(sequence - 1 - self._last)
         self._forget()
 

@@ -90,7 +90,7 @@ class KvMetricsPublisher:
                 try:
                     await self._link.client.publish(subject, metrics.wire().encode())
                 except (QueueUnavailableError, nats.errors.Error) as error:
-                    log.info("KV metrics could not be published: %s", error)
+                    log.info("KV metrics not published", extra={"why": str(error)})
                 else:
                     self._sequence += 1
                     last, last_s = metrics.model_copy(update={"sequence": self._sequence}), now_s

@@ -40,7 +40,7 @@ class LastRole:
             partial.write_text(request.wire())
             partial.replace(self._path)
         except OSError as error:
-            log.warning("the role cannot be kept for a restart: %s", error)
+            log.warning("role not kept for a restart", extra={"why": str(error)})
 
     def read(self) -> RoleRequest | None:
         """The last role request. None: there is none, it took the role away, or the file cannot be read."""
@@ -50,7 +50,7 @@ class LastRole:
             return None
         except (OSError, ValidationError) as error:
             if not self._failure_logged:
-                log.warning("the last role cannot be read: %s", error)
+                log.warning("last role not readable", extra={"why": str(error)})
                 self._failure_logged = True
             return None
         return found if found is not None and found.role is not None else None

@@ -35,7 +35,7 @@ class MetricsServer:
         try:
             await web.TCPSite(runner, self._bind_host, self._port).start()
         except OSError as error:
-            log.warning("metrics stay on the engine's port only: %s", error)
+            log.warning("metrics stay on the port of the engine", extra={"why": str(error)})
             await runner.cleanup()
             return False
         self._runner = runner

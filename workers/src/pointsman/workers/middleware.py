@@ -345,13 +345,16 @@ class _Exchange:
         self._counted.tokens += sum(map(len, prompts.token_ids))
         paths = await self._prefilled(request, prompts)
         if paths is None:
-            log.info("request %s: the client left during the prefill", self._request_id)
+            log.info("client left during the prefill", extra={"request_id": self._request_id})
             return
         died = sorted(frozenset().union(*(path.died for path in paths)))
         # The engine here could be the next one. A sender that counts deaths decides about each of them; for one that
         # does not, the first may be chance.
         if died and (deaths is not None or len(died) >= MAX_DEATHS):
-            log.error("request %s: not prefilled here: %s failed with its prompt", self._request_id, ", ".join(died))
+            log.error(
+                "prompt not prefilled: workers failed with it",
+                extra={"request_id": self._request_id, "failed": ",".join(died)},
+            )
             await _refuse(self._send, self._sidecar.settings.worker, RetryReason.PREFILL_DIED, died)
             return
         await self._decode(raw, request, prompts, paths)
@@ -395,12 +398,14 @@ class _Exchange:
     def _decided(self, path: PrefillPath, prompt_tokens: int) -> None:
         self._sidecar.metrics.decided(path.reason, prompt_tokens, path.new_tokens)
         log.info(
-            "request %s: prefilled %s: %s, %s new tokens%s",
-            self._request_id,
-            "remotely" if path.remote else "locally",
-            path.reason.value,
-            "?" if path.new_tokens is None else path.new_tokens,
-            f", by {path.kv.prefill_worker}" if path.kv is not None else "",
+            "prompt prefilled",
+            extra={
+                "request_id": self._request_id,
+                "where": "remotely" if path.remote else "locally",
+                "reason": path.reason.value,
+                "new_tokens": path.new_tokens,
+                "prefill_worker": None if path.kv is None else path.kv.prefill_worker,
+            },
         )
 
     def _rule(self) -> RoutingRule:

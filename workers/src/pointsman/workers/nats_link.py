@@ -84,9 +84,9 @@ class NatsLink:
             tls = ssl.create_default_context(cadata=ca) if ca else None
         except (ssl.SSLError, TypeError) as error:  # TypeError: it is not ASCII
             log.error(
-                "NATS at %s: the certificate of its authority cannot be read, prompts are prefilled locally: %s",
-                self._shown_url, error,
-            )  # fmt: skip
+                "certificate of the authority of nats not readable, prompts are prefilled locally",
+                extra={"nats": self._shown_url, "why": str(error)},
+            )
             return
         prefix = reply_inbox_prefix(settings.namespace, settings.service_uid, settings.worker)
         while True:
@@ -116,7 +116,9 @@ class NatsLink:
                     closed_cb=on_closed,
                 )
             except (OSError, nats.errors.Error, TimeoutError) as error:
-                log.warning("NATS at %s: %s", self._shown_url, error or type(error).__name__)
+                log.warning(
+                    "nats not reachable", extra={"nats": self._shown_url, "why": str(error) or type(error).__name__}
+                )
                 await client.close()
             else:
                 await self._connected()
@@ -125,7 +127,7 @@ class NatsLink:
             await asyncio.sleep(RECONNECT_WAIT_SECONDS)
 
     async def _connected(self) -> None:
-        log.info("connected to NATS at %s", self._shown_url)
+        log.info("connected to nats", extra={"nats": self._shown_url})
         if self._set_up is not None:
             self._set_up.cancel()
         self._set_up = asyncio.create_task(self._run_callbacks(), name="nats set-up")
@@ -136,7 +138,7 @@ class NatsLink:
                 for callback in self._on_connected:
                     await callback(self.client)
             except (QueueUnavailableError, nats.errors.Error, TimeoutError) as error:
-                log.warning("NATS is connected but not usable yet: %s", error or type(error).__name__)
+                log.warning("nats connected but not usable yet", extra={"why": str(error) or type(error).__name__})
                 await asyncio.sleep(RECONNECT_WAIT_SECONDS)
                 continue
             self.ready.set()
@@ -144,13 +146,10 @@ class NatsLink:
 
     async def _lost(self) -> None:
         if self.ready.is_set():
-            log.warning(
-                "lost NATS at %s: prompts are prefilled locally until it is back",
-                self._shown_url,
-            )
+            log.warning("nats lost, prompts are prefilled locally until it is back", extra={"nats": self._shown_url})
         self.ready.clear()
         for callback in self._on_lost:
             callback()
 
     async def _error(self, error: Exception) -> None:
-        log.debug("NATS: %s", error or type(error).__name__)
+        log.debug("nats", extra={"why": str(error) or type(error).__name__})

@@ -96,7 +96,7 @@ class PrefillQueue:
         try:
             await self._link.jetstream.delete_msg(self.stream, sequence)
         except (QueueUnavailableError, *NATS_ERRORS) as error:
-            log.debug("message %d of %s is not withdrawn: %s", sequence, self.stream, error)
+            log.debug("message not withdrawn", extra={"stream": self.stream, "sequence": sequence, "why": str(error)})
 
     async def depth(self) -> QueueDepth:
         """How long the queue is now; raises QueueUnavailableError.
@@ -158,7 +158,8 @@ class PrefillQueue:
             await jetstream.update_stream(desired)
         except nats.errors.TimeoutError:  # what NATS does not permit stays without an answer
             log.info(
-                "stream %s keeps its settings: NATS did not answer the update, which it may not permit", self.stream
+                "stream keeps its settings: nats did not answer the update, which it may not permit",
+                extra={"stream": self.stream},
             )
 
 

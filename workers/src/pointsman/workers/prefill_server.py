@@ -186,7 +186,7 @@ class PrefillServer:
             try:
                 delivery = await self._puller.pull()
             except QueueUnavailableError as error:
-                log.info("cannot pull: %s", error)
+                log.info("cannot pull", extra={"why": str(error)})
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             finally:
@@ -211,7 +211,7 @@ class PrefillServer:
             try:
                 await self._link.client.publish(subject, presence.wire().encode())
             except (QueueUnavailableError, nats.errors.Error) as error:
-                log.debug("presence could not be published: %s", error)
+                log.debug("presence not published", extra={"why": str(error)})
             with suppress(TimeoutError):
                 # One that does not serve says so once, at the change; silence says the rest.
                 async with asyncio.timeout(PRESENCE_SECONDS if self.pulling else None):
@@ -222,13 +222,13 @@ class PrefillServer:
         try:
             request = PrefillRequest.decode(delivery.data)
         except MalformedPrefillRequest as error:
-            log.error("a prefill request that cannot be read is dropped: %s", error)
+            log.error("prefill request not understood, it is dropped", extra={"why": str(error)})
             await self._acknowledge(delivery)
             return
         known = self._running.get(request.request_id)
         if known is not None:
             known.delivery = delivery  # redelivered although we live: the newer delivery is the one to acknowledge
-            log.warning("request %s: redelivered while being computed here", request.request_id)
+            log.warning("request redelivered while being computed here", extra={"request_id": request.request_id})
             return
         earlier = self._seen.answered(request.request_id, self._clock())
         if earlier is not None:
@@ -251,7 +251,7 @@ class PrefillServer:
         if self._seen.is_cancelled(request.request_id):
             job.heartbeats.cancel()
             await self._acknowledge(job.delivery)
-            log.info("request %s: cancelled before it began", request.request_id)
+            log.info("request cancelled before it began", extra={"request_id": request.request_id})
         elif refusal is not None:
             job.heartbeats.cancel()
             self._metrics.prefilled(refusal.outcome, None)
@@ -276,7 +276,7 @@ class PrefillServer:
             if not self._seen.is_cancelled(request.request_id):
                 job.compute.cancel()
                 raise
-            log.info("request %s: cancelled while being computed", request.request_id)
+            log.info("request cancelled while being computed", extra={"request_id": request.request_id})
         finally:
             for task in (job.heartbeats, job.confirmation):
                 if task is not None and reply is None:
@@ -302,12 +302,14 @@ class PrefillServer:
             job.heartbeats.cancel()
         self._metrics.prefilled(reply.outcome, reply.prefill_seconds)
         log.info(
-            "request %s: %s, %d tokens, queued %.3f s, computed %.3f s",
-            request.request_id,
-            reply.outcome.value,
-            len(request.token_ids),
-            reply.queued_seconds or 0.0,
-            reply.prefill_seconds or 0.0,
+            "prefill answered",
+            extra={
+                "request_id": request.request_id,
+                "outcome": reply.outcome.value,
+                "tokens": len(request.token_ids),
+                "queued_s": round(reply.queued_seconds or 0.0, 3),
+                "computed_s": round(reply.prefill_seconds or 0.0, 3),
+            },
         )
         await self._answer(request, job.delivery, reply)
 
@@ -379,9 +381,8 @@ class PrefillServer:
                 return
             except (QueueUnavailableError, nats.errors.Error, TimeoutError, ValidationError) as error:
                 log.info(
-                    "request %s: the decode worker has not confirmed that it waits: %s",
-                    request.request_id,
-                    error or type(error).__name__,
+                    "decode worker has not confirmed that it waits",
+                    extra={"request_id": request.request_id, "why": str(error) or type(error).__name__},
                 )
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
@@ -396,7 +397,7 @@ class PrefillServer:
         request_id = job.request.request_id
         if job.compute is None or job.compute.done():
             return
-        log.info("request %s: %s", request_id, why)
+        log.info("prefill stopped", extra={"request_id": request_id, "why": why})
         self._metrics.prefilled(PrefillOutcome.EXPIRED, None)
         self._seen.cancel(request_id, self._clock())
         job.compute.cancel()
@@ -434,9 +435,12 @@ class PrefillServer:
         died, now_s = reports_engine_death(detail), self._clock()
         if PAUSES.failed(self._health, now_s, unreachable=died):
             log.warning(
-                "the engine %s: no prompts are pulled for %.0f s",
-                "died" if died else f"failed {self._health.failures} prefills in a row",
-                self._health.avoided_until_s - now_s,
+                "engine fails, no prompts are pulled for a while",
+                extra={
+                    "engine_died": died,
+                    "failures": self._health.failures,
+                    "seconds": round(self._health.avoided_until_s - now_s),
+                },
             )
             self._announce_now.set()
         return reply.model_copy(update={"engine_died": died})
@@ -447,7 +451,7 @@ class PrefillServer:
             await self._link.client.publish(request.reply_to, reply.wire().encode())
         except (QueueUnavailableError, nats.errors.Error) as error:
             # Not acknowledged: NATS redelivers it when it is back, and the answer is given from memory.
-            log.warning("request %s: the answer could not be sent: %s", request.request_id, error)
+            log.warning("answer not sent", extra={"request_id": request.request_id, "why": str(error)})
             return
         await self._acknowledge(delivery)
 
@@ -455,7 +459,7 @@ class PrefillServer:
         try:
             await delivery.ack()
         except nats.errors.Error as error:
-            log.warning("an acknowledgement could not be sent, the request comes again: %s", error)
+            log.warning("acknowledgement not sent, the request comes again", extra={"why": str(error)})
 
     async def _keep_alive(self, job: _Job) -> None:
         while True:
@@ -466,7 +470,7 @@ class PrefillServer:
             try:
                 await job.delivery.in_progress()
             except nats.errors.Error as error:
-                log.info("request %s: heartbeat could not be sent: %s", job.request.request_id, error)
+                log.info("heartbeat not sent", extra={"request_id": job.request.request_id, "why": str(error)})
 
     def _limits(self) -> PrefillLimits:
         return PrefillLimits(
@@ -491,7 +495,7 @@ class PrefillServer:
         try:
             signal = PrefillSignal.model_validate_json(message.data)
         except ValidationError as error:
-            log.warning("a signal that is no PrefillSignal: %s", error)
+            log.warning("PrefillSignal not understood", extra={"why": str(error)})
             return
         if signal.kind is SignalKind.PULLED:
             self._ledger.end(signal.request_id)

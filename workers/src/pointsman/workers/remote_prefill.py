@@ -204,7 +204,7 @@ class RemotePrefill:
             on_queue = (await self._queue.depth()).waiting
             return on_queue + sum(presence.waiting or 0 for presence in self._presences())
         except QueueUnavailableError as error:
-            log.info("the prefill queue cannot be seen: %s", error)
+            log.info("prefill queue not visible", extra={"why": str(error)})
             return None
 
     async def _ask(self, prompt: PromptToPrefill) -> tuple[PrefillReason, RemoteKv | None, frozenset[str]]:
@@ -265,7 +265,7 @@ class RemotePrefill:
             asked.answer.cancel()
             return PrefillReason.TOO_LARGE, None
         except QueueUnavailableError as error:
-            log.info("request %s: the prefill queue failed: %s", request.request_id, error)
+            log.info("prefill queue failed", extra={"request_id": request.request_id, "why": str(error)})
             return PrefillReason.QUEUE_UNKNOWN, None
         except TimeoutError:
             return PrefillReason.TIMED_OUT, None
@@ -300,7 +300,15 @@ class RemotePrefill:
         if reply.outcome is PrefillOutcome.EXPIRED:
             return PrefillReason.TIMED_OUT, None
         if reply.outcome is not PrefillOutcome.DONE or reply.kv_transfer_params is None:
-            log.warning("request %s: %s: %s: %s", asked.request_id, reply.prefill_worker, reply.outcome, reply.detail)
+            log.warning(
+                "remote prefill failed",
+                extra={
+                    "request_id": asked.request_id,
+                    "prefill_worker": reply.prefill_worker,
+                    "outcome": reply.outcome,
+                    "why": reply.detail,
+                },
+            )
             if reply.engine_died:
                 asked.died.add(reply.prefill_worker)
             return PrefillReason.PREFILL_FAILED, None
@@ -366,7 +374,7 @@ class RemotePrefill:
         try:
             presence = PrefillPresence.model_validate_json(message.data)
         except ValidationError as error:
-            log.warning("a message that is no PrefillPresence: %s", error)
+            log.warning("PrefillPresence not understood", extra={"why": str(error)})
             return
         if presence.serving:
             self._present[presence.worker] = _Present(self._clock(), presence)
@@ -380,11 +388,11 @@ class RemotePrefill:
         try:
             reply = PrefillReply.model_validate_json(message.data)
         except ValidationError as error:
-            log.warning("an answer that is no PrefillReply on %s: %s", message.subject, error)
+            log.warning("PrefillReply not understood", extra={"subject": message.subject, "why": str(error)})
             return
         asked = self._asked.get(message.subject) or self._over.get(message.subject)
         if asked is None or asked.request_id != reply.request_id:
-            log.warning("request %s: unexpected answer, or its lease has expired", reply.request_id)
+            log.warning("unexpected answer, or its lease has expired", extra={"request_id": reply.request_id})
         elif not asked.answer.done():
             asked.answer.set_result(reply)
         else:
@@ -395,7 +403,7 @@ class RemotePrefill:
         try:
             begun = PrefillBegun.model_validate_json(message.data)
         except ValidationError as error:
-            log.warning("invalid PrefillBegun message on %s: %s", message.subject, error)
+            log.warning("PrefillBegun not understood", extra={"subject": message.subject, "why": str(error)})
             return
         asked = self._asked.get(message.subject)
         waiting = asked is not None and asked.request_id == begun.request_id and not asked.answer.done()
@@ -405,7 +413,7 @@ class RemotePrefill:
         try:
             await message.respond(answer.wire().encode())
         except nats.errors.Error as error:
-            log.info("request %s: cannot answer the prefill worker: %s", begun.request_id, error)
+            log.info("prefill worker not answered", extra={"request_id": begun.request_id, "why": str(error)})
 
     def _release_if_leased(self, asked: _Asked, reply: PrefillReply) -> None:
         """Free the KV of an answer nobody uses. The same answer again is of KV that is being pulled here."""
@@ -420,7 +428,7 @@ class RemotePrefill:
         try:
             await self._engine.release(params, model=model, request_id=f"release-{request_id}")
         except EngineUnavailableError as error:
-            log.warning("request %s: its KV stays pinned until the lease ends: %s", request_id, error)
+            log.warning("KV stays pinned until its lease ends", extra={"request_id": request_id, "why": str(error)})
         else:
             await self._signal(request_id, SignalKind.PULLED)
 
@@ -438,7 +446,7 @@ class RemotePrefill:
         try:
             await self._link.client.publish(subject, signal.wire().encode())
         except (QueueUnavailableError, nats.errors.Error) as error:
-            log.info("request %s: %s could not be notified: %s", request_id, kind, error)
+            log.info("signal not sent", extra={"request_id": request_id, "signal": kind, "why": str(error)})
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -187,14 +187,14 @@ class RequestPrefill:
             try:
                 answer = await self._sidecar.engine.post(endpoint, leg, request_id=f"pull-{number}-{self._request_id}")
             except EngineUnavailableError as error:
-                log.warning("request %s: its KV was not pulled: %s", self._request_id, error)
+                log.warning("KV not pulled", extra={"request_id": self._request_id, "why": str(error)})
                 return PrefillPath(PrefillReason.PREFILL_FAILED, path.new_tokens)
             finally:
                 # However the leg ends, the engine has pulled the KV or told the other one to free it.
                 await self._sidecar.remote.pulled(path.kv.request_id)
             if answer.status == 200 and answer.finish_reason != "abort":
                 return path
-            log.warning("request %s: its KV was not pulled: HTTP %s", self._request_id, answer.status)
+            log.warning("KV not pulled", extra={"request_id": self._request_id, "status": answer.status})
             return PrefillPath(PrefillReason.PREFILL_FAILED, path.new_tokens)
 
     async def _tokenised(self, text: str) -> tuple[int, ...] | None:
@@ -206,7 +206,7 @@ class RequestPrefill:
         try:
             answer = await self._sidecar.engine.post("/tokenize", request, request_id=f"tokenize-{self._request_id}")
         except EngineUnavailableError as error:
-            log.info("request %s: %s", self._request_id, error)
+            log.info("prompt not tokenized", extra={"request_id": self._request_id, "why": str(error)})
             return None
         tokens = answer.body.get("tokens")
         return tuple(tokens) if answer.status == 200 and tokens else None

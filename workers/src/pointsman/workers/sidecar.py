@@ -249,7 +249,7 @@ class Sidecar:
 
     def drain(self, request: DrainRequest) -> WorkerState:
         """Take nothing new; keep what is here."""
-        log.info("drain requested: %s", request.reason or "no reason given")
+        log.info("drain requested", extra={"reason": request.reason or None})
         self._change(self._roles.drained())
         return self.state()
 
@@ -308,20 +308,23 @@ class Sidecar:
         since_s = self._idle_since_s = now_s if self._idle_since_s is None else self._idle_since_s
         last = self._last_role.read() if now_s - since_s >= OPERATOR_SECONDS else None
         if last is not None:
-            log.warning("no operator gave a role within %s s: taking the last one, %s", OPERATOR_SECONDS, last.role)
+            log.warning(
+                "no role from an operator, so the last one is taken",
+                extra={"role": last.role, "seconds": OPERATOR_SECONDS},
+            )
             with suppress(ControlRefusedError):
                 self.assign(last.model_copy(update={"if_serving": False}))
 
     def _change(self, roles: RoleState) -> None:
         if roles != self._roles:
             log.info(
-                "%s/%s: role %s, phase %s -> role %s, phase %s",
-                self.settings.namespace,
-                self.settings.worker,
-                self._roles.role,
-                self._roles.phase,
-                roles.role,
-                roles.phase,
+                "role changed",
+                extra={
+                    "role_before": self._roles.role,
+                    "phase_before": self._roles.phase,
+                    "role": roles.role,
+                    "phase": roles.phase,
+                },
             )
         self._roles = roles
         self._server.pulling = roles.pulls_prefills
@@ -357,7 +360,9 @@ class Sidecar:
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
             if not task.cancelled() and task.exception() is not None:
-                log.critical("%s ended: the worker drains", name, exc_info=task.exception())
+                log.critical(
+                    "part of the worker ended, the worker drains", extra={"part": name}, exc_info=task.exception()
+                )
                 self._ended[name] = work
                 self._withdraw()
 

@@ -70,7 +70,8 @@ class Verifier:
             ok = True
         seconds = self._clock() - begun_s
         log.info(
-            "verification as %s: %s in %.2f s: %s", request.role.value, "passed" if ok else "failed", seconds, detail
+            "verification passed" if ok else "verification failed",
+            extra={"role": request.role.value, "seconds": round(seconds, 2), "detail": detail},
         )
         return VerifyResult(ok=ok, role=request.role, detail=detail, seconds=seconds)
 

@@ -67,7 +67,7 @@ class PodCredentials:
                 due_s = await self.refresh()
             except KubeError as error:
                 name = f"{self._pod['metadata']['namespace']}/{self._pod['metadata']['name']}"
-                log.warning("pod %s: its token cannot be renewed, trying again: %s", name, error)
+                log.warning("token not renewed, trying again", extra={"pod": name, "why": str(error)})
                 due_s = _RETRY_S
 
     def _write(self, token: str) -> None:

@@ -95,7 +95,7 @@ class Node:
             background = [asyncio.create_task(coroutine) for coroutine in work]
             for task in background:
                 stack.push_async_callback(cancel, task)
-            log.info("node %s: ready, pods at %s", settings.name, self._services.addresses.host_ip)
+            log.info("node ready", extra={"node": settings.name, "address": self._services.addresses.host_ip})
             await asyncio.gather(*background)
 
     # --- pods ---
@@ -122,7 +122,7 @@ class Node:
             await runner.run()
         except Exception:
             # A bug in one pod's runner must not end the others; the pod shows as it was.
-            log.exception("pod %s: its runner failed", runner.key)
+            log.exception("runner of a pod failed", extra={"pod": str(runner.key)})
         finally:
             self._runners.pop(runner.uid, None)
             self._tasks.pop(runner.uid, None)
@@ -134,7 +134,10 @@ class Node:
         for directory in set(self._settings.pods_directory.iterdir()) - known:
             await asyncio.to_thread(end_processes, directory, 0.0)
             shutil.rmtree(directory, ignore_errors=True)
-            log.info("pod directory %s: its pod was deleted while the node was away, cleaned", directory.name)
+            log.info(
+                "directory removed of a pod that was deleted while the node was away",
+                extra={"directory": directory.name},
+            )
 
     # --- the Node object ---
 
@@ -144,7 +147,7 @@ class Node:
                 await self._write_node(kube, port)
                 return
             except KubeError as error:
-                log.warning("node %s: cannot register, trying again: %s", self._settings.name, error)
+                log.warning("node not registered, trying again", extra={"node": self._settings.name, "why": str(error)})
                 await asyncio.sleep(_RETRY_S)
 
     async def _write_node(self, kube: Kube, port: int) -> None:
@@ -214,7 +217,7 @@ class Node:
                 if node is None or not is_ready(node):
                     await self._write_node(kube, port)  # it was deleted, or marked lost while this node was away
             except (AlreadyExists, KubeError) as error:
-                log.warning("node %s: heartbeat failed: %s", name, error)
+                log.warning("heartbeat failed", extra={"node": name, "why": str(error)})
                 await asyncio.sleep(_RETRY_S)
                 continue
             await asyncio.sleep(HEARTBEAT_S)

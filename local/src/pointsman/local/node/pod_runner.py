@@ -91,7 +91,7 @@ class PodRunner:
         await self._say_goodbye()
         self._services.addresses.give_back(self._pod_ip)
         shutil.rmtree(self._directory, ignore_errors=True)
-        log.info("pod %s: gone", self.key)
+        log.info("pod gone", extra={"pod": str(self.key)})
 
     async def _live(self) -> None:
         refused = refusals(self._pod)
@@ -109,7 +109,7 @@ class PodRunner:
                 await keeper.keep()
                 if not keeper.succeeded:
                     return
-            log.info("pod %s: starting at %s", self.key, self._pod_ip)
+            log.info("pod starting", extra={"pod": str(self.key), "address": str(self._pod_ip)})
             await asyncio.gather(*(keeper.keep() for keeper in self._containers))
         finally:
             if renewing is not None:
@@ -164,7 +164,7 @@ class PodRunner:
             except (NotFound, Conflict):
                 return
             except KubeError as error:
-                log.warning("pod %s: its end cannot be reported, trying again: %s", self.key, error)
+                log.warning("end of a pod not reported, trying again", extra={"pod": str(self.key), "why": str(error)})
                 await first(self._gone.wait(), asyncio.sleep(_RETRY_S))
 
     # --- status ---
@@ -178,7 +178,9 @@ class PodRunner:
             except (NotFound, Conflict):
                 continue  # it is gone, or another has its name: the mirror says so in a moment
             except KubeError as error:
-                log.warning("pod %s: its status cannot be written, trying again: %s", self.key, error)
+                log.warning(
+                    "status of a pod not written, trying again", extra={"pod": str(self.key), "why": str(error)}
+                )
                 self._changed.set()
                 await asyncio.sleep(_RETRY_S)
 

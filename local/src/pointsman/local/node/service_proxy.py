@@ -66,7 +66,10 @@ class ServiceProxy:
             try:
                 self._servers[address] = await asyncio.start_server(self._connected(address), *_pair(address))
             except OSError as error:
-                log.warning("Service address %s:%s cannot be served: %s", address.host, address.port, error)
+                log.warning(
+                    "address of a Service not served",
+                    extra={"address": f"{address.host}:{address.port}", "why": str(error)},
+                )
 
     def _connected(self, address: Address) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]:
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -40,7 +40,7 @@ def become_api_server(
     configure_logs_of_a_guest(settings.log_level, settings.log_format, settings.log_fields)
     for name in refused_environment(os.environ):
         del os.environ[name]
-        log.warning("%s is removed from the environment: it is set by Pointsman", name)
+        log.warning("variable removed from the environment: it is set by Pointsman", extra={"variable": name})
     os.environ.update(engine_environment(settings, os.environ))
     sys.argv = ["vllm", *arguments]
     if settings.broadcasts_inputs or settings.embedding_role is EmbeddingRole.PRODUCER:

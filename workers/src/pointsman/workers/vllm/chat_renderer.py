@@ -37,7 +37,7 @@ class VllmChatRenderer:
             else:
                 rendered = await self._serving.render_chat_request(request)
         except Exception as error:  # noqa: BLE001  # whatever it is, the endpoint answers the client with it
-            log.debug("a chat that cannot be rendered: %s: %s", type(error).__name__, error)
+            log.debug("chat not rendered", extra={"why": type(error).__name__})
             return None
         if isinstance(rendered, ErrorResponse):
             return None

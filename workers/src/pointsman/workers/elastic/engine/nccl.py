@@ -130,7 +130,7 @@ class Nccl:
         except GroupBroken:
             raise
         except RuntimeError as error:
-            log.error("NCCL cannot connect; ELASTIC_TENSOR_TRANSPORT=gloo does without it: %s", error)
+            log.error("NCCL cannot connect; ELASTIC_TENSOR_TRANSPORT=gloo does without it", extra={"why": str(error)})
             raise GroupBroken(f"NCCL cannot connect: {error}") from error
         if _ABORTS.begun != begun:
             raise GroupBroken("another communicator was aborted while this one was made")
@@ -185,7 +185,7 @@ class Nccl:
                 try:
                     communicator.abort()
                 except RuntimeError as error:
-                    log.warning("NCCL did not end in time: %s", error)
+                    log.warning("NCCL did not end in time", extra={"why": str(error)})
                 if not idle:
                     self._issuing.acquire()
                 self._issuing.release()
@@ -201,7 +201,7 @@ def _process_ends_after(seconds: float, what: str) -> Iterator[None]:
     """
 
     def end_process() -> None:
-        log.critical("the process ends: %s within %g s", what, seconds)
+        log.critical("process ends", extra={"seconds": seconds, "why": what})
         os._exit(1)
 
     limit = threading.Timer(seconds, end_process)

@@ -54,7 +54,7 @@ async def run(settings: InstanceSettings) -> int:
         await runner.setup()
         life.push_async_callback(runner.cleanup)
         host, port = await listen(runner, settings.bind_host, settings.bind_port)
-        log.info("listening on http://%s:%s for the manager", host, port)
+        log.info("listening for the manager", extra={"address": f"http://{host}:{port}"})
         presence = Presence(settings, names.address_url("http", settings.pod_ip, port))
         presence.start()
         life.push_async_callback(presence.stop)

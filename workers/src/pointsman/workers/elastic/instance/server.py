@@ -123,14 +123,14 @@ class Server:
                 try:
                     told = decode_to_instance(message.data)
                 except msgspec.DecodeError as error:
-                    log.error("a message of the manager cannot be understood: %s", error)
+                    log.error("message of the manager not understood", extra={"why": str(error)})
                     break
                 if isinstance(told, Dismiss):
                     self._dismissed.set()
                 else:
                     self._computer.tell(told, reply)
         except ConnectionError as error:
-            log.info("the manager is disconnected: %s", error)
+            log.info("manager disconnected", extra={"why": str(error)})
         finally:
             if self._manager is link:
                 self._manager = None

@@ -88,7 +88,7 @@ class ShardProcesses:
 
 def end_instance(why: str) -> NoReturn:
     """End the process at once: its KV is lost, and the manager has what was here computed again."""
-    log.critical("the instance ends: %s", why)
+    log.critical("instance ends", extra={"why": why})
     os._exit(1)
 
 

@@ -27,7 +27,7 @@ async def follow_file(path: Path, links: Links) -> None:
         try:
             lines = (await asyncio.to_thread(path.read_text)).split()
         except OSError as error:
-            log.warning("the file of instances cannot be read: %s", error)
+            log.warning("file of instances not readable", extra={"why": str(error)})
         else:
             links.look(lines)
         await asyncio.sleep(LOOK_SECONDS)
@@ -46,7 +46,7 @@ async def follow_presence(settings: WorkerSettings, links: Links) -> None:
         try:
             presence = InstancePresence.model_validate_json(message.data)
         except ValidationError as error:
-            log.warning("a message on %s is no presence: %s", subject, error)
+            log.warning("presence not understood", extra={"subject": subject, "why": str(error)})
             return
         if not presence.proves(token):
             log.warning("an instance without the group's control token is ignored", extra={"url": presence.url})

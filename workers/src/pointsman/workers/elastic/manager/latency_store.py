@@ -33,7 +33,9 @@ def read_measured(path: Path | None) -> Measured:
             raise ValueError(f"{_MOVE} is {move_s!r}; it must be 0 or more")
         return Measured(LatencyModel.from_json(kept), move_s)
     except (OSError, ValueError, AttributeError, TypeError) as error:
-        log.warning("the latency file %s cannot be read, so the times are measured again: %s", path, error)
+        log.warning(
+            "latency file not readable, so the times are measured again", extra={"file": str(path), "why": str(error)}
+        )
         return Measured()
 
 
@@ -47,4 +49,4 @@ def keep_measured(path: Path | None, measured: Measured) -> None:
         part.write_text(json.dumps({**measured.prefills.to_json(), **move}))
         part.replace(path)
     except OSError as error:
-        log.warning("the measured times cannot be kept: %s", error)
+        log.warning("measured times not kept", extra={"why": str(error)})

@@ -201,7 +201,7 @@ class _EncodeModel:
             metrics = EmbeddingTransferMetrics("encode", registry)
             self._publisher = EmbeddingPublisher(self._settings, width, _max_item_tokens(self._config), metrics)
             export(registry, "embeddings")  # this process serves no /metrics
-            log.info("embeddings are served at %s", self._settings.address)
+            log.info("embeddings served", extra={"address": self._settings.address})
         self._publisher.publish(item, vectors.shape[0], memoryview(vectors.view(torch.uint8).numpy()).cast("B"))
 
     def close(self) -> None:
@@ -256,7 +256,10 @@ class _LanguageScheduler:
             if fits and reference.num_tokens == feature.mm_position.get_num_embeds():
                 usable[feature.identifier] = reference
             else:
-                log.warning("an embedding is not of this model, the engine encodes the image: %s", reference)
+                log.warning(
+                    "embedding does not fit this model, the engine encodes the image",
+                    extra={"embedding": str(reference)},
+                )
         return usable
 
     def _refuse(self, reference: EmbeddingReference) -> None:
@@ -264,9 +267,8 @@ class _LanguageScheduler:
         if reference.model not in self._warned:
             self._warned.add(reference.model)
             log.warning(
-                "the encode worker at %s has another model, or flags that change its embeddings: they are not used, "
-                "the engine encodes the images",
-                reference.address,
+                "encode worker not used, the engine encodes the images: another model or other flags of embeddings",
+                extra={"address": reference.address},
             )
 
     def allocated(self, item: str) -> None:

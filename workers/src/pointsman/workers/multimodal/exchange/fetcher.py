@@ -137,9 +137,8 @@ class EmbeddingFetcher:
             vectors = embedding.embeddings
         except (TransferError, TimeoutError, OSError, ValueError) as error:
             log.warning(
-                "an embedding cannot be fetched, the engine encodes the image: %s",
-                error or type(error).__name__,
-                extra={"address": reference.address},
+                "embedding not fetched, the engine encodes the image",
+                extra={"address": reference.address, "why": str(error) or type(error).__name__},
             )
         finally:
             if reference.token_bytes in self._clients:

@@ -69,7 +69,7 @@ class EmbeddingPublisher:
     def publish(self, item: str, num_tokens: int, vectors: Buffer) -> None:
         """Have the embedding of ``item`` fetched, until others need its memory. ``vectors`` must not change."""
         if (size := memoryview(vectors).nbytes) != num_tokens * self._token_bytes:
-            log.error("an embedding of %d bytes is not published: its tokens have not the width of the first", size)
+            log.error("embedding not published: its tokens have another width than the first", extra={"bytes": size})
             return
         # the engine that fetches it knows its prompt, with ids and positions
         embedding = Embedding(num_tokens, vectors, bytes(FILL_ID_BYTES * num_tokens), bytes(MROPE_BYTES * num_tokens))
