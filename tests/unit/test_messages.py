@@ -94,7 +94,7 @@ def is_fact_with_fields(call: ast.Call) -> bool:
     texts = call.args[1:] if isinstance(call.func, ast.Attribute) and call.func.attr == "log" else call.args
     facts = [text.body, text.orelse] if len(texts) == 1 and isinstance(text := texts[0], ast.IfExp) else texts
     return len(texts) == 1 and all(
-        isinstance(fact, ast.Constant) and "%" not in fact.value and "{" not in fact.value for fact in facts
+        isinstance(fact, ast.Constant) and not {"%", "{"} & set(str(fact.value)) for fact in facts
     )
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from fixtures.plain_tokenizer import make_tokenizer
 from pointsman.api.protocol.control import ModelInfo
-from pointsman.gateway.core.requests import Ask, Endpoint, read
+from pointsman.gateway.core.requests import Endpoint, ValidatedRequest, read
 from pointsman.gateway.errors import ModelNotFound, RequestInvalid
-from pointsman.gateway.planning import Plan, plan
+from pointsman.gateway.planning import RequestPlan, plan
 from pointsman.gateway.processor import Model, TextProcessor
 
 PROMPT = list(range(40))
@@ -24,12 +24,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     return Model(info, TextProcessor.load(folder), text_proved=True, chat_proved=True)
 
 
-def asked(name: str, endpoint: Endpoint = Endpoint.COMPLETIONS, **fields: Any) -> Ask:
+def asked(name: str, endpoint: Endpoint = Endpoint.COMPLETIONS, **fields: Any) -> ValidatedRequest:
     content = {"messages": [{"role": "user", "content": "a"}]} if endpoint is Endpoint.CHAT else {"prompt": PROMPT}
     return read(endpoint, json.dumps({"model": name, **content, **fields}).encode(), "m", adapters=("sql", "cooking"))
 
 
-async def planned(model: Model, name: str, endpoint: Endpoint = Endpoint.COMPLETIONS, **fields: Any) -> Plan:
+async def planned(model: Model, name: str, endpoint: Endpoint = Endpoint.COMPLETIONS, **fields: Any) -> RequestPlan:
     return await plan(asked(name, endpoint, **fields), model, request_id="r", created=1)
 
 
@@ -40,12 +40,12 @@ async def test_an_adapter_is_asked_for_by_its_name_as_tokens_and_verbatim(
 ) -> None:
     made = await planned(model, "sql", endpoint, **fields)
     assert made.identity.model == "sql"
-    assert {json.loads(job.leg.body)["model"] for job in made.jobs} == {"sql"}
+    assert {json.loads(prompt.worker_request.body)["model"] for prompt in made.prompts} == {"sql"}
 
 
 async def test_the_models_blocks_are_no_adapters_blocks(model: Model) -> None:
     of_model, of_adapter, of_other = [
-        tuple((await planned(model, name)).jobs[0].leg.chain) for name in ("m", "sql", "cooking")
+        tuple((await planned(model, name)).prompts[0].worker_request.chain) for name in ("m", "sql", "cooking")
     ]
     assert of_model
     assert not set(of_model) & set(of_adapter)

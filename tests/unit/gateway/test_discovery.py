@@ -8,7 +8,7 @@ import pytest
 from pointsman.api.protocol.names import Role
 from pointsman.gateway.discovery.kubernetes import Service, WorkerPod, discovered, worker_of, workers_of
 from pointsman.gateway.discovery.static import EndpointsFileInvalid, read_file
-from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
+from pointsman.serving.flow_control import UNBOUNDED, FlowBounds
 from pointsman.serving.local_remote import RoutingRule
 from pointsman.serving.objectives import Objectives
 
@@ -58,7 +58,7 @@ def test_the_routing_numbers_come_from_the_services_status() -> None:
     service = Service.model_validate({"metadata": metadata, "status": {"routing": routing, "summary": "1P2D"}})
     found = discovered([pod()], service)
     assert found.rule == RoutingRule(700, 3)
-    assert found.bounds == NOTHING_HELD
+    assert found.bounds == UNBOUNDED
     assert found.service_uid == "svc"
     assert discovered([], Service.model_validate({"metadata": metadata})).rule is None
     assert discovered([], None).rule is None
@@ -85,7 +85,7 @@ def test_the_objectives_come_from_there_too_and_what_cannot_be_read_is_none() ->
             [], Service.model_validate({"metadata": metadata, "status": {"routing": {"objectives": goals}}})
         )
         assert found.objectives == expected
-        assert (found.rule, found.bounds) == (None, NOTHING_HELD)
+        assert (found.rule, found.bounds) == (None, UNBOUNDED)
 
 
 def test_an_endpoints_file_with_the_keys_of_earlier_versions_is_read_whole(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_an_endpoints_file_with_the_keys_of_earlier_versions_is_read_whole(tmp_p
     found = read_file(path)
     assert [(w.name, w.role) for w in found.workers] == [("d0", Role.DECODE), ("p0", Role.PREFILL)]
     assert found.rule == RoutingRule(100, 2)
-    assert found.bounds == NOTHING_HELD
+    assert found.bounds == UNBOUNDED
     path.write_text(path.read_text().replace("Size: 2", "Size: 2, decodingPerDecodeWorker: 7"))
     assert read_file(path).bounds == FlowBounds(None, 7)
     assert found.objectives is None

@@ -38,8 +38,8 @@ def test_images_spread_by_load_and_count_as_in_flight_until_they_end() -> None:
     assert sorted(filter(None, (world.encoder("cat") for _ in range(6)))) == ["x", "x", "y", "y", "z", "z"]
     in_flight = {entry.worker: entry.in_flight for entry in world.fleet.report("g").endpoints}
     assert in_flight == {"a": 0, "x": 2, "y": 2, "z": 2}
-    under_way = world.fleet.under_way()
-    assert (under_way.pending_tokens, under_way.decoding) == (0, 0), "flow control does not count them"
+    bounded = world.fleet.in_flight()
+    assert (bounded.pending_tokens, bounded.decoding) == (0, 0), "flow control does not count them"
 
 
 def test_a_worker_that_was_tried_or_ejected_or_left_gets_no_image() -> None:

@@ -20,7 +20,7 @@ from pointsman.gateway.flow_control import FlowControl, HoldLimits
 from pointsman.gateway.metrics import GatewayMetrics
 from pointsman.gateway.processor import Model
 from pointsman.gateway.types import UNKNOWN_LOAD, Discovered, Worker, WorkerKey
-from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds, has_room, in_time
+from pointsman.serving.flow_control import UNBOUNDED, FlowBounds, has_room, in_time
 
 MODEL = Model(
     ModelInfo(served_name="m", max_model_len=100, block_size=4, files=(), digest="d"),
@@ -49,7 +49,7 @@ class Request:
 class Stage:
     """Flow control over a fleet without network, with a clock that a test moves."""
 
-    def __init__(self, *, max_held: int = 100, hold_seconds: float = 600.0, bounds: FlowBounds = NOTHING_HELD) -> None:
+    def __init__(self, *, max_held: int = 100, hold_seconds: float = 600.0, bounds: FlowBounds = UNBOUNDED) -> None:
         self.now_s = 0.0
         self.fleet = Fleet(
             clock=self._clock,
@@ -96,7 +96,7 @@ class Stage:
         def held(seconds: float) -> None:
             request.held_s = seconds
 
-        late = not in_time(self.fleet.under_way(), self.bounds)
+        late = not in_time(self.fleet.in_flight(), self.bounds)
         request = Request(len(self.requests), asyncio.create_task(self.flow.admit(choose, held)), late)
         self.requests.append(request)
         await settle()
@@ -169,7 +169,7 @@ _BOUNDS = (
     FlowBounds(1000, 10),
     FlowBounds(350, 6),
     FlowBounds(600, 3),
-    NOTHING_HELD,
+    UNBOUNDED,
 )
 
 
@@ -199,7 +199,7 @@ def test_whatever_happens_order_is_kept_and_nothing_is_idle_while_others_are_hel
                 left.append(stage.held[0])
                 if number % 2:
                     left[-1].task.cancel()
-                stage.bound(NOTHING_HELD)
+                stage.bound(UNBOUNDED)
                 left[-1].task.cancel()
             elif step == "bounds":
                 stage.bound(_BOUNDS[number])
@@ -210,13 +210,13 @@ def test_whatever_happens_order_is_kept_and_nothing_is_idle_while_others_are_hel
             late = [r for r in gone if r in held_before and r.late]
             assert late == [r for r in held_before if r in gone and r.late], "out of order"
             assert [r for r in held_before if r in gone or r in left or r in stage.held] == held_before, "lost"
-            under_way = stage.fleet.under_way()
-            assert not (stage.held and has_room(under_way, stage.bounds)), "idle, and others are held"
+            in_flight = stage.fleet.in_flight()
+            assert not (stage.held and has_room(in_flight, stage.bounds)), "idle, and others are held"
             assert stage.sample("pointsman_gateway_held") == len(stage.held)
             for request in left:
                 assert request.pick is None or request.pick.entry._state == "ended", "booked for one that left"
             assert sum(stage.fleet.book.of(WorkerKey(f"d{n}")).in_flight for n in range(4)) == len(stage.running)
-        stage.bound(NOTHING_HELD)
+        stage.bound(UNBOUNDED)
         await settle()
         assert not stage.held
         assert all(request.error is None for request in stage.requests)
@@ -224,7 +224,7 @@ def test_whatever_happens_order_is_kept_and_nothing_is_idle_while_others_are_hel
     on_stage(play, bounds=_BOUNDS[0])
 
 
-@given(st.integers(1, 40), st.integers(1, 6), st.sampled_from([b for b in _BOUNDS if b != NOTHING_HELD]))
+@given(st.integers(1, 40), st.integers(1, 6), st.sampled_from([b for b in _BOUNDS if b != UNBOUNDED]))
 def test_everybody_goes_in_order_once_the_load_is_gone_and_never_more_prompts_than_there_is_room_for(
     requests: int, decode: int, bounds: FlowBounds
 ) -> None:
@@ -233,9 +233,9 @@ def test_everybody_goes_in_order_once_the_load_is_gone_and_never_more_prompts_th
         for _ in range(requests):
             await stage.ask()
         while stage.running:
-            under_way = stage.fleet.under_way()
+            in_flight = stage.fleet.in_flight()
             if bounds.pending_tokens_per_prefill_worker is not None:
-                assert under_way.pending_tokens <= bounds.pending_tokens_per_prefill_worker + PROMPT_TOKENS
+                assert in_flight.pending_tokens <= bounds.pending_tokens_per_prefill_worker + PROMPT_TOKENS
             request = stage.running[0]
             assert request.pick is not None
             request.pick.entry.produced(1)
@@ -363,7 +363,7 @@ def test_answers_that_are_not_streamed_count_as_decoding_but_not_as_pending() ->
     async def play(stage: Stage) -> None:
         for _ in range(6):
             assert (await stage.ask(streamed=False)).pick is not None
-        assert stage.fleet.under_way().pending_tokens == 0
+        assert stage.fleet.in_flight().pending_tokens == 0
         stage.bound(FlowBounds(150, 6))
         assert (await stage.ask(streamed=False)).pick is None
 

@@ -13,10 +13,10 @@ from pointsman.gateway.core.moves import RequestMoves
 from pointsman.gateway.core.requests import Endpoint, Verbatim, VerbatimReason, read
 from pointsman.gateway.core.resume import Resumption
 from pointsman.gateway.errors import ContextLengthExceeded
-from pointsman.gateway.forward import Leg
+from pointsman.gateway.forward import WorkerRequest
 from pointsman.gateway.images.loading import Image
 from pointsman.gateway.images.request_images import RequestImages
-from pointsman.gateway.planning import Plan, plan
+from pointsman.gateway.planning import RequestPlan, plan
 from pointsman.gateway.processor import Model, TextProcessor
 from pointsman.serving.block_hashes import chained_block_hashes
 
@@ -37,7 +37,7 @@ def model(processor: TextProcessor | None, *, proved: bool = True) -> Model:
     return Model(info, processor, text_proved=proved, chat_proved=proved, doubt="" if proved else "a doubt")
 
 
-async def planned(of: Model, endpoint: Endpoint = Endpoint.CHAT, **body: Any) -> Plan:
+async def planned(of: Model, endpoint: Endpoint = Endpoint.CHAT, **body: Any) -> RequestPlan:
     default = {"messages": [{"role": "user", "content": "Which track?"}]} if endpoint is Endpoint.CHAT else {}
     ask = read(endpoint, json.dumps({"model": "m", **default, **body}).encode(), "m")
     return await plan(ask, of, request_id="r1", created=1)
@@ -45,25 +45,25 @@ async def planned(of: Model, endpoint: Endpoint = Endpoint.CHAT, **body: Any) ->
 
 async def test_a_plain_chat_is_sent_as_ids_with_its_blocks(processor: TextProcessor) -> None:
     made = await planned(model(processor))
-    (job,) = made.jobs
+    (prompt,) = made.prompts
     ids = processor.render([{"role": "user", "content": "Which track?"}])
     assert made.verbatim is None
-    assert job.leg.path == "/v1/completions"
-    assert json.loads(job.leg.body)["prompt"] == ids
-    assert job.leg.chain == chained_block_hashes(ids, BLOCK_SIZE)
-    assert job.leg.digest == model(processor).digest
+    assert prompt.worker_request.path == "/v1/completions"
+    assert json.loads(prompt.worker_request.body)["prompt"] == ids
+    assert prompt.worker_request.chain == chained_block_hashes(ids, BLOCK_SIZE)
+    assert prompt.worker_request.digest == model(processor).digest
 
 
 async def test_a_chat_with_tools_is_sent_as_it_is_and_routed_by_what_it_will_probably_become(
     processor: TextProcessor,
 ) -> None:
     made = await planned(model(processor), tools=TOOLS)
-    (job,) = made.jobs
+    (prompt,) = made.prompts
     likely = processor.render([{"role": "user", "content": "Which track?"}], tools=TOOLS)
     assert made.verbatim == Verbatim(VerbatimReason.TOOLS, "tools")
-    assert json.loads(job.leg.body)["tools"] == TOOLS
-    assert (job.leg.prompt_tokens, job.leg.digest) == (len(likely), None)
-    assert job.leg.chain == chained_block_hashes(likely, BLOCK_SIZE)
+    assert json.loads(prompt.worker_request.body)["tools"] == TOOLS
+    assert (prompt.worker_request.prompt_tokens, prompt.worker_request.digest) == (len(likely), None)
+    assert prompt.worker_request.chain == chained_block_hashes(likely, BLOCK_SIZE)
     assert len(likely) > len(processor.render([{"role": "user", "content": "Which track?"}]))
 
 
@@ -77,8 +77,8 @@ async def test_unproved_rendering_leaves_chats_and_texts_to_the_engine_but_not_i
 
 async def test_without_a_tokenizer_the_engine_does_everything() -> None:
     made = await planned(model(None, proved=False))
-    (job,) = made.jobs
-    assert (list(job.leg.chain), job.leg.prompt_tokens > 0) == ([], True)
+    (prompt,) = made.prompts
+    assert (list(prompt.worker_request.chain), prompt.worker_request.prompt_tokens > 0) == ([], True)
 
 
 @pytest.mark.parametrize("more", [{}, {"tools": TOOLS}])
@@ -87,8 +87,8 @@ async def test_each_tenant_has_prefixes_of_its_own(processor: TextProcessor, mor
     for salt in (None, "tenant-a", "tenant-b"):
         salted: dict[str, Any] = {"cache_salt": salt} if salt else {}
         made = await planned(model(processor), **salted, **more)
-        chains.append(tuple(made.jobs[0].leg.chain))
-        assert json.loads(made.jobs[0].leg.body).get("cache_salt") == salt
+        chains.append(tuple(made.prompts[0].worker_request.chain))
+        assert json.loads(made.prompts[0].worker_request.body).get("cache_salt") == salt
     assert len(set(chains)) == 3
     assert len({len(chain) for chain in chains}) == 1
     assert all(chains)
@@ -96,8 +96,8 @@ async def test_each_tenant_has_prefixes_of_its_own(processor: TextProcessor, mor
 
 async def test_several_answers_of_a_body_that_goes_as_it_is_are_one_request(processor: TextProcessor) -> None:
     made = await planned(model(processor), tools=TOOLS, n=2, best_of=2, stream=True)
-    (job,) = made.jobs
-    sent = json.loads(job.leg.body)
+    (prompt,) = made.prompts
+    sent = json.loads(prompt.worker_request.body)
     assert (sent["n"], sent["return_token_ids"], made.choices) == (2, True, 2)
     assert "best_of" not in sent
 
@@ -105,17 +105,17 @@ async def test_several_answers_of_a_body_that_goes_as_it_is_are_one_request(proc
 async def test_an_evaluation_harness_gets_several_prompts_with_echo_from_the_engine(processor: TextProcessor) -> None:
     harness = {"prompt": [[1, 2, 3], [4, 5, 6]], "echo": True, "logprobs": 1, "max_tokens": 0, "stream": True}
     made = await planned(model(processor), Endpoint.COMPLETIONS, **harness)
-    (job,) = made.jobs
-    assert json.loads(job.leg.body) == harness | {"model": "m"}
-    assert (made.choices, job.leg.resumption) == (2, None)
+    (prompt,) = made.prompts
+    assert json.loads(prompt.worker_request.body) == harness | {"model": "m"}
+    assert (made.choices, prompt.worker_request.resumption) == (2, None)
 
 
 async def test_the_answers_to_one_prompt_are_one_request_and_each_prompt_counts_once(processor: TextProcessor) -> None:
     made = await planned(model(processor), Endpoint.COMPLETIONS, prompt=[[1, 2, 3], [4, 5]], n=3, seed=2**63 - 1)
-    assert [json.loads(job.leg.body)["n"] for job in made.jobs] == [3, 3]
-    assert {json.loads(job.leg.body)["seed"] for job in made.jobs} == {2**63 - 1}
+    assert [json.loads(prompt.worker_request.body)["n"] for prompt in made.prompts] == [3, 3]
+    assert {json.loads(prompt.worker_request.body)["seed"] for prompt in made.prompts} == {2**63 - 1}
     assert (made.prompt_tokens, made.choices) == (5, 6)
-    assert [job.leg.request_id for job in made.jobs] == ["r1", "r1-1"]
+    assert [prompt.worker_request.request_id for prompt in made.prompts] == ["r1", "r1-1"]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ async def test_how_a_broken_stream_is_resumed_depends_on_what_was_asked(
     processor: TextProcessor, body: dict[str, Any], resumption: Resumption | None
 ) -> None:
     made = await planned(model(processor), stream=True, **body)
-    assert made.jobs[0].leg.resumption is resumption
+    assert made.prompts[0].worker_request.resumption is resumption
 
 
 def parts(*parts: Any) -> list[dict[str, Any]]:
@@ -150,8 +150,8 @@ async def test_a_list_of_texts_is_routed_as_the_text_it_becomes_and_media_are_ne
     text = [{"type": "text", "text": "Which"}, {"type": "text", "text": "track?"}]
     made = await planned(model(processor), messages=parts(*text, image))
     likely = processor.render([{"role": "user", "content": "Which\ntrack?"}])
-    assert made.jobs[0].leg.prompt_tokens == len(likely)
-    assert json.loads(made.jobs[0].leg.body)["messages"] == parts(*text, image)
+    assert made.prompts[0].worker_request.prompt_tokens == len(likely)
+    assert json.loads(made.prompts[0].worker_request.body)["messages"] == parts(*text, image)
 
 
 async def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenised(
@@ -182,7 +182,7 @@ async def test_a_body_that_is_nested_deeply_is_the_engines_to_judge(processor: T
         parameters = {"properties": {"a": parameters}}
     deep = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
     made = await planned(model(processor), tools=deep)
-    assert json.loads(made.jobs[0].leg.body)["tools"] == deep
+    assert json.loads(made.prompts[0].worker_request.body)["tools"] == deep
 
 
 async def test_the_workers_word_on_the_length_of_answers_beats_the_models_files(processor: TextProcessor) -> None:
@@ -190,8 +190,8 @@ async def test_the_workers_word_on_the_length_of_answers_beats_the_models_files(
     told = replace(of, info=of.info.model_copy(update={"chat_max_tokens": 400}))
     limited = TextProcessor(processor._tokenizer, default_max_tokens=5)
     for served, limit in ((replace(of, processor=limited), 5), (replace(told, processor=limited), 400)):
-        leg = (await planned(served)).jobs[0].leg
-        assert json.loads(leg.body)["max_tokens"] == min(limit, 400 - leg.prompt_tokens)
+        worker_request = (await planned(served)).prompts[0].worker_request
+        assert json.loads(worker_request.body)["max_tokens"] == min(limit, 400 - worker_request.prompt_tokens)
 
 
 # --- images ---
@@ -221,7 +221,7 @@ def image_part(name: str) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": f"https://example.com/{name}", "detail": "low"}, "uuid": "client"}
 
 
-async def planned_with_images(of: Model, messages: list[dict[str, Any]], *images: Image, **body: Any) -> Leg:
+async def planned_with_images(of: Model, messages: list[dict[str, Any]], *images: Image, **body: Any) -> WorkerRequest:
     async def encode(_images: RequestImages, _moves: RequestMoves) -> bytes:
         return b""
 
@@ -229,24 +229,24 @@ async def planned_with_images(of: Model, messages: list[dict[str, Any]], *images
     loaded = RequestImages(ask.images, images, encode, lambda _: None, 0.0)
     made = await plan(ask, of, request_id="r1", created=1, images=loaded)
     assert made.verbatim is not None and made.verbatim.reason is VerbatimReason.IMAGES
-    (job,) = made.jobs
-    return job.leg
+    (prompt,) = made.prompts
+    return prompt.worker_request
 
 
 async def test_images_are_put_into_the_body_and_counted(any_processor: TextProcessor) -> None:
     cat, dog = picture("c"), picture("d", 30)
     text = {"type": "text", "text": "5; which of the two is the pointsman's?"}
     messages = [user(image_part("cat"), text, image_part("dog"))]
-    leg = await planned_with_images(model(any_processor), messages, cat, dog, temperature=0)
-    body = json.loads(leg.body)
+    worker_request = await planned_with_images(model(any_processor), messages, cat, dog, temperature=0)
+    body = json.loads(worker_request.body)
     assert body["messages"][0]["content"] == [
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,c"}, "uuid": "c" * 64},
         text,
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,d"}, "uuid": "d" * 64},
     ]
-    assert (leg.path, body["temperature"]) == ("/v1/chat/completions", 0)
-    assert 70 < leg.prompt_tokens < 70 + 60
-    assert leg.embeddings is not None
+    assert (worker_request.path, body["temperature"]) == ("/v1/chat/completions", 0)
+    assert 70 < worker_request.prompt_tokens < 70 + 60
+    assert worker_request.embeddings is not None
 
 
 async def test_blocks_before_the_first_image_are_the_engines_and_those_behind_depend_on_it(
@@ -254,7 +254,11 @@ async def test_blocks_before_the_first_image_are_the_engines_and_those_behind_de
 ) -> None:
     system = {"role": "system", "content": "You are a pointsman, and these are your rules. " * 3}
     texts = model(any_processor)
-    plain = (await planned(texts, messages=[system, {"role": "user", "content": "What is this?"}])).jobs[0].leg
+    plain = (
+        (await planned(texts, messages=[system, {"role": "user", "content": "What is this?"}]))
+        .prompts[0]
+        .worker_request
+    )
     question = [{"type": "text", "text": "What is this?"}, image_part("cat")]
     of_cat = await planned_with_images(texts, [system, user(*question)], picture("c"))
     of_dog = await planned_with_images(texts, [system, user(*question)], picture("d"))
@@ -273,12 +277,12 @@ async def test_tenants_and_adapters_share_no_images(any_processor: TextProcessor
         await planned_with_images(model(any_processor), [user(image_part("cat"))], picture("c"), **salt)
         for salt in ({}, {"cache_salt": "one"}, {"cache_salt": "two"})
     ]
-    assert len({tuple(leg.image_chain) for leg in legs}) == 3
+    assert len({tuple(worker_request.image_chain) for worker_request in legs}) == 3
 
 
 async def test_without_a_tokenizer_images_are_counted_too() -> None:
-    leg = await planned_with_images(model(None, proved=False), [user(image_part("cat"))], picture("c", 100))
-    assert leg.prompt_tokens > 100
-    assert (list(leg.chain), list(leg.image_chain)) == ([], [])
+    worker_request = await planned_with_images(model(None, proved=False), [user(image_part("cat"))], picture("c", 100))
+    assert worker_request.prompt_tokens > 100
+    assert (list(worker_request.chain), list(worker_request.image_chain)) == ([], [])
     huge = await planned_with_images(model(None, proved=False), [user(image_part("cat"))], picture("c", 5000))
     assert huge.prompt_tokens == 400, "no prompt is longer than the context"

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from pointsman.gateway.core.requests import (
-    Ask,
     Endpoint,
     Prompt,
+    ValidatedRequest,
     Verbatim,
     VerbatimReason,
     max_output_tokens,
@@ -22,11 +22,11 @@ from pointsman.gateway.errors import ContextLengthExceeded, ModelNotFound, Reque
 USER = {"role": "user", "content": "hello"}
 
 
-def chat(**body: Any) -> Ask:
+def chat(**body: Any) -> ValidatedRequest:
     return read(Endpoint.CHAT, json.dumps({"model": "m", "messages": [USER], **body}).encode(), "m")
 
 
-def completion(**body: Any) -> Ask:
+def completion(**body: Any) -> ValidatedRequest:
     return read(Endpoint.COMPLETIONS, json.dumps({"model": "m", "prompt": "hello", **body}).encode(), "m")
 
 
@@ -183,7 +183,7 @@ def test_the_engine_gets_ids_sampling_and_nothing_else() -> None:
 
 
 def test_limits_follow_the_two_endpoints_defaults() -> None:
-    def limit(ask: Ask, prompt_tokens: int = 100, model_default: int | None = None) -> int | None:
+    def limit(ask: ValidatedRequest, prompt_tokens: int = 100, model_default: int | None = None) -> int | None:
         return max_output_tokens(ask, prompt_tokens=prompt_tokens, max_model_len=4096, model_default=model_default)
 
     assert limit(chat()) == 3996

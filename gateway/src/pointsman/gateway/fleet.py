@@ -17,7 +17,7 @@ from pointsman.gateway.core.router import CostFunction, choose
 from pointsman.gateway.processor import Model
 from pointsman.gateway.types import Candidate, Choice, Discovered, Load, Worker, WorkerKey
 from pointsman.serving.ejection import EjectionRule, Health
-from pointsman.serving.flow_control import NOTHING_HELD, UnderWay
+from pointsman.serving.flow_control import UNBOUNDED, InFlight
 from pointsman.serving.local_remote import RoutingRule
 from pointsman.serving.objectives import Objectives
 
@@ -95,7 +95,7 @@ class Fleet:
         self.book = LoadBook()
         self.synced = False
         self.rule: RoutingRule | None = None
-        self.bounds = NOTHING_HELD
+        self.bounds = UNBOUNDED
         self.objectives: Objectives | None = None
         self.service_uid: str | None = None
         self._members: dict[WorkerKey, Member] = {}
@@ -303,12 +303,12 @@ class Fleet:
         self._ejection.chosen(member.health, now_s)
         return EncoderPick(member.worker, self.book.begin(key, prompt_tokens=tokens, overlap_tokens=0, streamed=False))
 
-    def under_way(self) -> UnderWay:
+    def in_flight(self) -> InFlight:
         """What this gateway has at the workers, for flow control.
 
         Prompts wait wherever they were sent, for prefill workers serve all; what decodes counts where more would go.
         """
-        return UnderWay(
+        return InFlight(
             pending_tokens=self.book.awaited_tokens,
             decoding=sum(self.book.of(one.key).decoding for one in self._usable),
             prefill_workers=self._prefill_workers,

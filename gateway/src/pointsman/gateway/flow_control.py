@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from pointsman.api.v1alpha1.limits import gateway_limit
-from pointsman.gateway.core.held import BoundedLine
+from pointsman.gateway.core.admission_queue import BoundedAdmissionQueue
 from pointsman.gateway.errors import GatewayError, NoWorkerAvailable, Overloaded
 from pointsman.gateway.fleet import Fleet, Pick
 from pointsman.gateway.metrics import GatewayMetrics
-from pointsman.serving.flow_control import NOTHING_HELD
+from pointsman.serving.flow_control import UNBOUNDED
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ RETRY_AFTER_MOST_SECONDS: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class HoldLimits:
-    """How many may be held and for how long, and how long without any worker; see Settings."""
+    """How many may be queued and for how long, and how long without any worker; see Settings."""
 
     max_held: int
     hold_seconds: float
@@ -35,7 +35,7 @@ class HoldLimits:
 
 
 @dataclass(eq=False, slots=True)
-class _Held:
+class _Queued:
     """One in the line: how a worker is chosen for it, and who gets the choice."""
 
     pick: Callable[[], Pick | None]
@@ -50,38 +50,40 @@ class FlowControl:
         self._metrics = metrics
         self._limits = limits
         self._clock = clock
-        self._line: BoundedLine[_Held] = BoundedLine(most=limits.max_held, hold_seconds=limits.hold_seconds)
-        self._last_held_s = 0.0  # how long the last one that was sent had been held
+        self._queue: BoundedAdmissionQueue[_Queued] = BoundedAdmissionQueue(
+            most=limits.max_held, hold_seconds=limits.hold_seconds
+        )
+        self._last_queued_s = 0.0  # how long the last one that was sent had been queued
         self._nobody_since_s: float | None = None  # while no worker takes requests
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_s = math.inf
         fleet.on_room(self.look)
 
-    async def admit(self, pick: Callable[[], Pick | None], held: Callable[[float], None]) -> Pick | None:
+    async def admit(self, pick: Callable[[], Pick | None], report_queued: Callable[[float], None]) -> Pick | None:
         """What ``pick`` chooses in the moment when the request may go: now, or once there is room.
 
-        It is booked in that moment, so the next one is judged with it. None: nobody takes requests now, and nobody is
-        held for that. ``held`` is told the seconds that the request was held, if it was, however that ended. Raises
-        Overloaded, and NoWorkerAvailable when all workers were gone for too long meanwhile.
+        It is booked in that moment, so the next one is judged with it. None: nobody takes requests now, and nothing is
+        queued for that. ``report_queued`` gets the seconds that the request was queued, if it was, however that ended.
+        Raises Overloaded, and NoWorkerAvailable when all workers were gone for too long meanwhile.
         """
-        since_s, bounds, under_way = self._clock(), self._fleet.bounds, self._fleet.under_way()
-        if bounds == NOTHING_HELD or not under_way.decode_workers or self._line.passes(under_way, bounds):
+        since_s, bounds, in_flight = self._clock(), self._fleet.bounds, self._fleet.in_flight()
+        if bounds == UNBOUNDED or not in_flight.decode_workers or self._queue.passes(in_flight, bounds):
             return pick()
-        waiting = _Held(pick, asyncio.get_running_loop().create_future())
-        if not self._line.join(waiting, since_s, under_way, bounds):
+        waiting = _Queued(pick, asyncio.get_running_loop().create_future())
+        if not self._queue.join(waiting, since_s, in_flight, bounds):
             raise Overloaded(
-                f"The service has more requests than it can answer in time, and {len(self._line)} are queued already; "
+                f"The service has more requests than it can answer in time, and {len(self._queue)} are queued already; "
                 f"the limit is {gateway_limit('max_held')} of the service. Try again later.",
                 reason="overloaded",
                 retry_after_seconds=self._retry_after_seconds(),
             )
         self._nobody_since_s = None
         self._metrics.holds.inc()
-        self._metrics.held.inc()
+        self._metrics.queued.inc()
         self._arm()
         try:
             found = await waiting.chosen
-            self._last_held_s = self._clock() - since_s
+            self._last_queued_s = self._clock() - since_s
             return found
         except asyncio.CancelledError:
             # Chosen and cancelled in the same moment: nobody will take it.
@@ -92,19 +94,19 @@ class FlowControl:
                     unused.entry.end()
             raise
         finally:
-            self._line.leave(waiting)
-            held_s = self._clock() - since_s
-            self._metrics.held.dec()
-            self._metrics.hold_seconds.observe(held_s)
-            held(held_s)
+            self._queue.leave(waiting)
+            queued_s = self._clock() - since_s
+            self._metrics.queued.dec()
+            self._metrics.hold_seconds.observe(queued_s)
+            report_queued(queued_s)
 
     def look(self) -> None:
         """Something ended or changed: send those who have room now, give up those whose time is over."""
-        if not len(self._line):
+        if not len(self._queue):
             return
         now_s = self._clock()
         self._give_up(
-            self._line.overdue(now_s),
+            self._queue.overdue(now_s),
             lambda: Overloaded(
                 "The service had no room for this request in time; "
                 f"the limit is {gateway_limit('hold_seconds')} of the service. Try again later.",
@@ -112,11 +114,11 @@ class FlowControl:
                 retry_after_seconds=self._retry_after_seconds(),
             ),
         )
-        if self._fleet.bounds != NOTHING_HELD and not self._fleet.under_way().decode_workers:
+        if self._fleet.bounds != UNBOUNDED and not self._fleet.in_flight().decode_workers:
             self._nobody_since_s = now_s if self._nobody_since_s is None else self._nobody_since_s
             if now_s - self._nobody_since_s >= self._limits.patience_seconds:
                 self._give_up(
-                    self._line.empty(),
+                    self._queue.empty(),
                     lambda: NoWorkerAvailable(
                         f"No decode worker was routable within {self._limits.patience_seconds:g} s; the limit is "
                         f"{gateway_limit('patience_seconds')} of the service. Try again."
@@ -124,15 +126,15 @@ class FlowControl:
                 )
         else:
             self._nobody_since_s = None
-            self._line.release(now_s, self._fleet.under_way, self._fleet.bounds, self._send)
+            self._queue.release(now_s, self._fleet.in_flight, self._fleet.bounds, self._send)
         self._arm()
 
     def end_within(self, seconds: float) -> None:
         """The gateway stops: whoever has no room within ``seconds`` is told to ask again."""
-        self._line.end_by(self._clock() + seconds)
+        self._queue.end_by(self._clock() + seconds)
         self._arm()
 
-    def _send(self, waiting: _Held) -> None:
+    def _send(self, waiting: _Queued) -> None:
         if waiting.chosen.done():  # its client left in this moment
             return
         try:
@@ -143,18 +145,18 @@ class FlowControl:
             )  # of this request, not of the one whose end made the room
             waiting.chosen.set_exception(defect)
 
-    def _give_up(self, those: list[_Held], error: Callable[[], GatewayError]) -> None:
+    def _give_up(self, those: list[_Queued], error: Callable[[], GatewayError]) -> None:
         for waiting in those:
             if not waiting.chosen.done():
                 waiting.chosen.set_exception(error())
 
     def _retry_after_seconds(self) -> int:
-        """As long as the one that was sent last had been held: about what a new one would wait."""
-        return min(max(math.ceil(self._last_held_s), 1), RETRY_AFTER_MOST_SECONDS)
+        """As long as the one that was sent last had been queued: about what a new one would wait."""
+        return min(max(math.ceil(self._last_queued_s), 1), RETRY_AFTER_MOST_SECONDS)
 
     def _arm(self) -> None:
         """Look again when the next one's time is over."""
-        due_s = self._line.next_due_s
+        due_s = self._queue.next_due_s
         if due_s is None:
             return
         if self._nobody_since_s is not None:

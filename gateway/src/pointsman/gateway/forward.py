@@ -81,7 +81,7 @@ class Embeddings(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Leg:
+class WorkerRequest:
     """What the answers to one prompt (or a verbatim body) need from a worker.
 
     ``prompt_tokens`` is exact when the gateway tokenised (``digest`` set), else an estimate; ``chain`` are the prompt's
@@ -148,32 +148,32 @@ class RelayedBody:
 
 @dataclass(frozen=True, slots=True)
 class Continued:
-    """A stream that goes on for a broken one, and the leg it answers; ``carried`` tokens came from others."""
+    """A stream that goes on for a broken one, and the request it answers; ``carried`` tokens came from others."""
 
-    leg: Leg
+    request: WorkerRequest
     stream: LiveStream
     head: bytes
     carried: int
 
 
-def continued(leg: Leg, sampled: Sequence[int]) -> Leg:
-    """The leg that brings the rest after ``sampled``. Raises ValueError when nothing is left to bring."""
+def continued(request: WorkerRequest, sampled: Sequence[int]) -> WorkerRequest:
+    """The request that brings the rest after ``sampled``. Raises ValueError when nothing is left to bring."""
     return replace(
-        leg,
-        request_id=f"{leg.request_id}+{len(sampled)}",  # an engine may still hold the old one
-        body=continued_body(leg.body, sampled),
-        prompt_tokens=leg.prompt_tokens + len(sampled),
+        request,
+        request_id=f"{request.request_id}+{len(sampled)}",  # an engine may still hold the old one
+        body=continued_body(request.body, sampled),
+        prompt_tokens=request.prompt_tokens + len(sampled),
     )
 
 
-def repeated(leg: Leg, transcript: Transcript, tokens: int) -> Leg:
-    """The leg whose worker repeats ``transcript``, of ``tokens`` new ones, and goes on. Raises ValueError."""
+def repeated(request: WorkerRequest, transcript: Transcript, tokens: int) -> WorkerRequest:
+    """The request whose worker repeats ``transcript``, of ``tokens`` new ones, and goes on. Raises ValueError."""
     return replace(
-        leg,
-        request_id=f"{leg.request_id}+{tokens}",
-        body=repeated_body(leg.body, transcript),
-        prompt_tokens=leg.prompt_tokens + tokens,
-        digest=leg.digest or leg.resume_digest,
+        request,
+        request_id=f"{request.request_id}+{tokens}",
+        body=repeated_body(request.body, transcript),
+        prompt_tokens=request.prompt_tokens + tokens,
+        digest=request.digest or request.resume_digest,
         repeats=True,
     )
 
@@ -181,10 +181,10 @@ def repeated(leg: Leg, transcript: Transcript, tokens: int) -> Leg:
 class AnswerStream:
     """One choice of a streamed answer, whichever workers send it. ``pull`` until ``ended``; ``close`` in any case."""
 
-    def __init__(self, forwarder: "Forwarder", leg: Leg, stream: LiveStream, moves: AnswerMoves) -> None:
+    def __init__(self, forwarder: "Forwarder", request: WorkerRequest, stream: LiveStream, moves: AnswerMoves) -> None:
         self.provenance = stream.provenance
         self._forwarder = forwarder
-        self._leg = leg
+        self._request = request
         self._moves = moves
         self._stream = stream
         self._carried = 0
@@ -216,8 +216,8 @@ class AnswerStream:
                 broken.ended = True
                 return b"", 0
             broken.close()
-            onward = await self._forwarder.go_on(self._leg, broken, error, self._carried, self._moves)
-            self._leg, self._stream, self._carried = onward.leg, onward.stream, onward.carried
+            onward = await self._forwarder.go_on(self._request, broken, error, self._carried, self._moves)
+            self._request, self._stream, self._carried = onward.request, onward.stream, onward.carried
             return onward.head, onward.stream.tokens
 
     def close(self) -> None:
@@ -226,7 +226,7 @@ class AnswerStream:
 
 
 class Forwarder:
-    """Sends legs to the fleet's workers."""
+    """Sends requests to the fleet's workers."""
 
     def __init__(
         self,
@@ -253,21 +253,27 @@ class Forwarder:
         )
         self._answer_timeout = aiohttp.ClientTimeout(total=limits.answer_timeout_seconds, sock_connect=connect)
 
-    async def answer(self, leg: Leg, held: Callable[[float], None], moves: RequestMoves) -> Answer:
-        """The whole answer. ``held`` is told how long it was held, s; ``moves`` is the request's.
+    async def answer(
+        self, request: WorkerRequest, report_queued: Callable[[float], None], moves: RequestMoves
+    ) -> Answer:
+        """The whole answer. ``report_queued`` gets how long it was queued, s; ``moves`` is the request's.
 
         Raises NoWorkerAvailable, Overloaded, WorkersFailed, TimedOut or RefusedByEngine.
         """
         of_answer = moves.for_answer()
         return await self._retrying(
-            leg, lambda pick: self._answer_once(leg, pick, of_answer), of_answer, held=held, streamed=False
+            request,
+            lambda pick: self._answer_once(request, pick, of_answer),
+            of_answer,
+            report_queued=report_queued,
+            streamed=False,
         )
 
     async def open(
         self,
-        leg: Leg,
+        request: WorkerRequest,
         translator: Callable[[], Translator],
-        held: Callable[[float], None],
+        report_queued: Callable[[float], None],
         moves: RequestMoves,
         *,
         hold_usage: bool = False,
@@ -275,33 +281,40 @@ class Forwarder:
         """A stream that has its first token, with the bytes so far. Arguments and errors as in ``answer``."""
         of_answer = moves.for_answer()
         stream, head = await self._retrying(
-            leg, lambda pick: self._open_once(leg, pick, translator(), hold_usage, of_answer), of_answer, held=held
+            request,
+            lambda pick: self._open_once(request, pick, translator(), hold_usage, of_answer),
+            of_answer,
+            report_queued=report_queued,
         )
-        return AnswerStream(self, leg, stream, of_answer), head
+        return AnswerStream(self, request, stream, of_answer), head
 
-    async def relay_whole(self, leg: Leg, held: Callable[[float], None] | None, moves: RequestMoves) -> RelayedBody:
-        """The whole answer, not read. ``held`` None: flow control is not asked. Errors as in ``answer``."""
+    async def relay_whole(
+        self, request: WorkerRequest, report_queued: Callable[[float], None] | None, moves: RequestMoves
+    ) -> RelayedBody:
+        """The whole answer, not read. ``report_queued`` None: flow control is not asked. Errors as in ``answer``."""
         of_answer = moves.for_answer()
 
         async def attempt(pick: Pick) -> RelayedBody:
             async with (
                 self._while_there(pick.worker),
-                await self._post(leg, pick, self._answer_timeout, of_answer) as response,
+                await self._post(request, pick, self._answer_timeout, of_answer) as response,
             ):
                 timing = self._timing(response)
                 data = await self._whole(response)
             pick.entry.end()
             return RelayedBody(data, provenance_of(pick, response), timing)
 
-        return await self._retrying(leg, attempt, of_answer, held=held, streamed=False)
+        return await self._retrying(request, attempt, of_answer, report_queued=report_queued, streamed=False)
 
-    async def relay_stream(self, leg: Leg, held: Callable[[float], None] | None, moves: RequestMoves) -> RelayedStream:
+    async def relay_stream(
+        self, request: WorkerRequest, report_queued: Callable[[float], None] | None, moves: RequestMoves
+    ) -> RelayedStream:
         """A stream that is passed on as it comes; its head is here. Arguments and errors as in ``relay_whole``."""
         of_answer = moves.for_answer()
 
         async def attempt(pick: Pick) -> RelayedStream:
             async with self._while_there(pick.worker):
-                response = await self._post(leg, pick, self._stream_timeout, of_answer)
+                response = await self._post(request, pick, self._stream_timeout, of_answer)
             return RelayedStream(
                 pick,
                 response,
@@ -311,14 +324,14 @@ class Forwarder:
                 failed=lambda why: self._worker_failed(pick.worker, why),
             )
 
-        return await self._retrying(leg, attempt, of_answer, held=held)
+        return await self._retrying(request, attempt, of_answer, report_queued=report_queued)
 
     async def go_on(
-        self, leg: Leg, broken: LiveStream, why: Unsuitable, carried: int, moves: AnswerMoves
+        self, request: WorkerRequest, broken: LiveStream, why: Unsuitable, carried: int, moves: AnswerMoves
     ) -> "Continued":
-        """Another worker's stream that goes on where ``broken``, the answer to ``leg``, ended.
+        """Another worker's stream that goes on where ``broken``, the answer to ``request``, ended.
 
-        ``carried`` tokens of the answer are in ``leg``'s prompt already. Raises StreamBroken.
+        ``carried`` tokens of the answer are in ``request``'s prompt already. Raises StreamBroken.
         """
         self._worker_failed(broken.worker, why)
         died = f"The answer broke off after {carried + broken.tokens} tokens: {why} (worker {broken.provenance.worker})"
@@ -326,21 +339,23 @@ class Forwarder:
         if over is not None:
             raise StreamBroken(f"{died}; {over}.") from why
         translator = broken.translator
-        size_bytes = len(leg.body) + BYTES_PER_TOKEN_ID * broken.tokens
+        size_bytes = len(request.body) + BYTES_PER_TOKEN_ID * broken.tokens
         try:
-            if leg.resumption is Resumption.REPEAT:
+            if request.resumption is Resumption.REPEAT:
                 transcript, shown = translator.transcript, broken.tokens
-                onward = await self._off_loop.run(size_bytes, lambda: repeated(leg, transcript, shown))
+                onward = await self._off_loop.run(size_bytes, lambda: repeated(request, transcript, shown))
                 carried += broken.tokens
-            elif leg.resumption is Resumption.PROMPT and isinstance(translator, TokenTranslator):
+            elif request.resumption is Resumption.PROMPT and isinstance(translator, TokenTranslator):
                 sampled = broken.sampled[: broken.settled]
                 if translator.shows_each_token and len(sampled) < len(broken.sampled):
                     raise ValueError("the last character is incomplete")
-                onward = await self._off_loop.run(size_bytes, lambda: continued(leg, sampled))
+                onward = await self._off_loop.run(size_bytes, lambda: continued(request, sampled))
                 carried += len(sampled)
                 translator.go_on(carried)
             else:
-                reason = "" if leg.not_resumable is None else f"; a stream with {leg.not_resumable} is not resumed"
+                reason = (
+                    "" if request.not_resumable is None else f"; a stream with {request.not_resumable} is not resumed"
+                )
                 raise StreamBroken(f"{died}{reason}.") from why
         except (ValueError, TypeError) as error:  # also of a number that the client sent as text
             raise StreamBroken(f"{died}: {error}.") from why
@@ -348,7 +363,7 @@ class Forwarder:
         log.warning(
             "resuming the stream on another worker",
             extra={
-                "request_id": leg.request_id,
+                "request_id": request.request_id,
                 "worker": broken.provenance.worker,
                 "reason": why.reason,
                 "tokens": carried,
@@ -372,15 +387,15 @@ class Forwarder:
 
     async def _retrying(
         self,
-        leg: Leg,
+        request: WorkerRequest,
         attempt: Callable[[Pick], Awaitable[T]],
         moves: AnswerMoves,
         *,
-        held: Callable[[float], None] | None = None,
+        report_queued: Callable[[float], None] | None = None,
         streamed: bool = True,
         avoid: Iterable[WorkerKey] = (),
     ) -> T:
-        """``held``: flow control is asked first, once; None: the request was admitted before."""
+        """``report_queued``: flow control is asked first, once; None: the request was admitted before."""
         deadline_s = self._clock() + self._limits.patience_seconds
         backoff_s = BACKOFF_FIRST_SECONDS
         avoid = set(avoid)
@@ -389,21 +404,21 @@ class Forwarder:
 
         def choose() -> Pick | None:
             return self._fleet.pick(
-                prompt_tokens=leg.prompt_tokens,
-                chain=leg.chain,
-                image_chain=leg.image_chain,
-                digest=leg.digest,
-                adapter=leg.adapter,
+                prompt_tokens=request.prompt_tokens,
+                chain=request.chain,
+                image_chain=request.image_chain,
+                digest=request.digest,
+                adapter=request.adapter,
                 avoid=avoid,
                 streamed=streamed,
             )
 
         while True:
-            if held is None:
+            if report_queued is None:
                 pick = choose()
             else:
                 asked_s = self._clock()
-                pick = await self._flow.admit(choose, held)
+                pick = await self._flow.admit(choose, report_queued)
                 deadline_s += self._clock() - asked_s  # patience is for workers that are missing
             if pick is None:
                 left_s = deadline_s - self._clock()
@@ -417,8 +432,8 @@ class Forwarder:
                 avoid.clear()
                 avoid.update(unable)
                 continue
-            held = None
-            _log_choice(leg, pick)
+            report_queued = None
+            _log_choice(request, pick)
             began_s = self._clock()
             try:
                 result = await attempt(pick)
@@ -433,7 +448,7 @@ class Forwarder:
                 log.warning(
                     "attempt failed",
                     extra={
-                        "request_id": leg.request_id,
+                        "request_id": request.request_id,
                         "worker": pick.worker.name,
                         "reason": error.reason,
                         "detail": str(error),
@@ -481,8 +496,11 @@ class Forwarder:
         if why.failing and self._fleet.failed(worker.key, unreachable=why.unreachable):
             self._metrics.ejected("unreachable" if why.unreachable else "failing")
 
-    async def _answer_once(self, leg: Leg, pick: Pick, moves: AnswerMoves) -> Answer:
-        async with self._while_there(pick.worker), await self._post(leg, pick, self._answer_timeout, moves) as response:
+    async def _answer_once(self, request: WorkerRequest, pick: Pick, moves: AnswerMoves) -> Answer:
+        async with (
+            self._while_there(pick.worker),
+            await self._post(request, pick, self._answer_timeout, moves) as response,
+        ):
             timing = self._timing(response)
             data = await self._whole(response)
         try:
@@ -517,10 +535,10 @@ class Forwarder:
         return await body.whole(self._off_loop)
 
     async def _open_once(
-        self, leg: Leg, pick: Pick, translator: Translator, hold_usage: bool, moves: AnswerMoves
+        self, request: WorkerRequest, pick: Pick, translator: Translator, hold_usage: bool, moves: AnswerMoves
     ) -> tuple[LiveStream, bytes]:
         async with self._while_there(pick.worker):
-            response = await self._post(leg, pick, self._stream_timeout, moves)
+            response = await self._post(request, pick, self._stream_timeout, moves)
         stream = LiveStream(
             pick,
             response,
@@ -553,27 +571,27 @@ class Forwarder:
             raise worker_gone() from error
 
     async def _post(
-        self, leg: Leg, pick: Pick, timeout: aiohttp.ClientTimeout, moves: AnswerMoves
+        self, request: WorkerRequest, pick: Pick, timeout: aiohttp.ClientTimeout, moves: AnswerMoves
     ) -> aiohttp.ClientResponse:
         """A response with status 200. Raises Unsuitable, TimedOut or RefusedByEngine."""
-        body = leg.body
-        if leg.embeddings is not None and pick.worker.ignores_embeddings:
-            leg.embeddings.leave_to_worker()
-        elif leg.embeddings is not None:
-            body = await self._with_embeddings(body, leg.embeddings, moves)
-        sent = {"Content-Type": "application/json", headers.REQUEST_ID: leg.request_id, **to_worker()}
+        body = request.body
+        if request.embeddings is not None and pick.worker.ignores_embeddings:
+            request.embeddings.leave_to_worker()
+        elif request.embeddings is not None:
+            body = await self._with_embeddings(body, request.embeddings, moves)
+        sent = {"Content-Type": "application/json", headers.REQUEST_ID: request.request_id, **to_worker()}
         sent[headers.DEATHS] = str(moves.deaths)
         if pick.rule is not None:
             sent[headers.MAX_LOCAL_PREFILL_TOKENS] = str(pick.rule.max_local_prefill_tokens)
             sent[headers.MAX_PREFILL_QUEUE_SIZE] = str(pick.rule.max_prefill_queue_size)
         if (deadline := DEADLINE.get()) is not None:
             sent[headers.DEADLINE_MS] = str(deadline.left_ms)
-        if leg.chain and not leg.image_chain:  # what only this gateway believes is no hint
+        if request.chain and not request.image_chain:  # what only this gateway believes is no hint
             sent[headers.EXPECTED_CACHED_TOKENS] = str(pick.choice.chosen.overlap_tokens)
         data = in_pieces(body, sent)
         try:
             response = await self._session.post(
-                pick.worker.url + leg.path, data=data, headers=sent, timeout=timeout, allow_redirects=False
+                pick.worker.url + request.path, data=data, headers=sent, timeout=timeout, allow_redirects=False
             )
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise Unsuitable("unreachable", type(error).__name__, end=AttemptEnd.NOT_BEGUN, unreachable=True) from error
@@ -582,7 +600,7 @@ class Forwarder:
         except (aiohttp.ClientError, OSError) as error:
             raise connection_failed(error, AttemptEnd.LOST) from error
         if response.status == 200:
-            if leg.repeats and response.headers.get(headers.RESUMED) is None:
+            if request.repeats and response.headers.get(headers.RESUMED) is None:
                 response.close()
                 raise Unsuitable(
                     CANNOT_RESUME, "the worker does not resume the streams of other workers", end=AttemptEnd.NOT_BEGUN
@@ -635,14 +653,14 @@ _END_OF_REFUSED: dict[str, AttemptEnd] = {
 }
 
 
-def _log_choice(leg: Leg, pick: Pick) -> None:
+def _log_choice(request: WorkerRequest, pick: Pick) -> None:
     if log.isEnabledFor(logging.DEBUG):
         log.debug(
             "worker chosen",
             extra={
-                "request_id": leg.request_id,
+                "request_id": request.request_id,
                 "worker": pick.worker.name,
-                "prompt_tokens": leg.prompt_tokens,
+                "prompt_tokens": request.prompt_tokens,
                 "overlap_tokens": pick.choice.chosen.overlap_tokens,
                 "uses": list(pick.uses[:USES_LOGGED]),
                 "costs": {

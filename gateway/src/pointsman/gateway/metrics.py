@@ -89,7 +89,7 @@ class GatewayMetrics:
         self.in_flight = Gauge(
             names.GATEWAY_IN_FLIGHT.name, names.GATEWAY_IN_FLIGHT.help, ["service"], registry=self.registry
         ).labels(service)
-        self.held = Gauge(
+        self.queued = Gauge(
             names.GATEWAY_HELD.name, names.GATEWAY_HELD.help, names.GATEWAY_HELD.labels, registry=self.registry
         ).labels(service)
         self.holds = _counter(names.GATEWAY_HOLDS, self.registry).labels(service)

@@ -21,7 +21,7 @@ from pointsman.gateway.core.in_flight import Place
 from pointsman.gateway.core.moves import MoveLimits, RequestMoves
 from pointsman.gateway.core.relayed import RelayedEndpoint, Usage, read_relayed, relayed_error_event, usage_of
 from pointsman.gateway.errors import GatewayError, NotServed, RefusedByEngine, defect
-from pointsman.gateway.forward import Forwarder, Leg
+from pointsman.gateway.forward import Forwarder, WorkerRequest
 from pointsman.gateway.large_body import in_pieces
 from pointsman.gateway.metrics import GatewayMetrics
 from pointsman.gateway.off_loop import OffLoop
@@ -81,22 +81,22 @@ class Passthrough:
             ),
         )
         record.stream, record.verbatim = asked.stream, endpoint.value
-        leg = Leg(
+        worker_request = WorkerRequest(
             record.request_id, endpoint.path, asked.body, prompt_tokens=asked.prompt_tokens, adapter=asked.adapter
         )
         if endpoint.generates:
-            record.accept(leg.prompt_tokens, self.metrics)
-        held = record.was_held if endpoint.generates else None
+            record.accept(worker_request.prompt_tokens, self.metrics)
+        report_queued = record.was_queued if endpoint.generates else None
         moves = RequestMoves(self.moves)
         try:
             if asked.stream:
-                return await self._stream(request, record, leg, held, moves)
-            answer = await self.forwarder.relay_whole(leg, held, moves)
+                return await self._stream(request, record, worker_request, report_queued, moves)
+            answer = await self.forwarder.relay_whole(worker_request, report_queued, moves)
         except RefusedByEngine as error:
             raise _in_openais_shape(endpoint, error) from error
         record.provenance = answer.provenance
         usage = await self.off_loop.run(len(answer.body), lambda: usage_of(answer.body))
-        self._count(record, leg, usage)
+        self._count(record, worker_request, usage)
         if endpoint.generates:
             record.whole_came([answer.timing], self.metrics)
         record.status = 200
@@ -112,11 +112,11 @@ class Passthrough:
         self,
         request: web.Request,
         record: Any,
-        leg: Leg,
-        held: Callable[[float], None] | None,
+        worker_request: WorkerRequest,
+        report_queued: Callable[[float], None] | None,
         moves: RequestMoves,
     ) -> web.StreamResponse:
-        with closing(await self.forwarder.relay_stream(leg, held, moves)) as stream:
+        with closing(await self.forwarder.relay_stream(worker_request, report_queued, moves)) as stream:
             record.provenance = stream.provenance
             response = web.StreamResponse(headers=self.answer_headers(record))
             response.content_type = "text/event-stream"
@@ -134,7 +134,7 @@ class Passthrough:
                     if stream.events.failed:
                         record.outcome = ENGINE_ERROR
                 finally:
-                    self._count(record, leg, stream.events.usage)
+                    self._count(record, worker_request, stream.events.usage)
             except ClientGone:
                 raise
             except GatewayError as error:
@@ -152,8 +152,8 @@ class Passthrough:
         self.metrics.failed(error.reason)
         return relayed_error_event(record.endpoint, error.body()["error"], stream.events.events)
 
-    def _count(self, record: Any, leg: Leg, usage: Usage | None) -> None:
-        record.prompt_tokens = usage.prompt_tokens if usage is not None else leg.prompt_tokens
+    def _count(self, record: Any, worker_request: WorkerRequest, usage: Usage | None) -> None:
+        record.prompt_tokens = usage.prompt_tokens if usage is not None else worker_request.prompt_tokens
         if usage is not None:
             record.output_tokens = max(usage.output_tokens, record.output_tokens)
         if record.endpoint.generates:

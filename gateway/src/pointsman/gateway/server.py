@@ -45,7 +45,7 @@ from pointsman.gateway.metrics import OTHER_ENDPOINT, GatewayMetrics
 from pointsman.gateway.metrics_server import METRICS_PATH, MetricsServer
 from pointsman.gateway.off_loop import OffLoop
 from pointsman.gateway.passthrough import Passthrough, Serve
-from pointsman.gateway.planning import Job, Plan, new_request_id, plan
+from pointsman.gateway.planning import PromptPlan, RequestPlan, new_request_id, plan
 from pointsman.gateway.processor import Model
 from pointsman.gateway.request_body import read_body
 from pointsman.gateway.tracing import remember
@@ -67,7 +67,7 @@ FIRST_MODEL_SECONDS = 60.0  # at least so long a request waits for the first wor
 
 
 @dataclass(slots=True)
-class Record:
+class AccessRecord:
     """What the access line and the metrics say about one request."""
 
     request_id: str
@@ -80,7 +80,7 @@ class Record:
     first_token_s: float | None = None
     last_token_s: float | None = None
     choices: int = 1
-    held_s: float | None = None
+    queued_s: float | None = None
     verbatim: str | None = None
     provenance: Provenance | None = None
     images: "RequestImages | None" = field(default=None, repr=False)
@@ -90,9 +90,9 @@ class Record:
     ttft: TtftVerdict | None = None  # None: it got no token
     itl: Any = field(default=None, repr=False)
 
-    def was_held(self, seconds: float) -> None:
-        """Flow control held one of its choices so long."""
-        self.held_s = max(self.held_s or 0.0, seconds)
+    def was_queued(self, seconds: float) -> None:
+        """Flow control queued one of its prompts so long."""
+        self.queued_s = max(self.queued_s or 0.0, seconds)
 
     def accept(self, prompt_tokens: int, metrics: GatewayMetrics) -> None:
         """The request is valid: it is load from now on. ``prompt_tokens`` may be an estimate."""
@@ -259,7 +259,7 @@ class GatewayServer:
         self, request: web.Request, endpoint: Endpoint | RelayedEndpoint, serve: Serve | None = None
     ) -> web.StreamResponse:
         """Answer one request, bounded and counted; ``serve`` by default as what the gateway tokenises."""
-        record = Record(_request_id(request), endpoint, self._clock())
+        record = AccessRecord(_request_id(request), endpoint, self._clock())
         remember(request.headers)
         if endpoint.generates:
             self._metrics.arrived(endpoint)
@@ -279,7 +279,7 @@ class GatewayServer:
         except GatewayError as error:
             record.status, record.outcome = error.status, error.reason
             self._metrics.failed(error.reason)
-            return _error_response(error, record.request_id, held_s=record.held_s)
+            return _error_response(error, record.request_id, queued_s=record.queued_s)
         except ClientGone as gone:
             record.status, record.outcome = CLIENT_LEFT, gone.outcome
             if request.transport is not None:
@@ -299,10 +299,10 @@ class GatewayServer:
             self._metrics.in_flight.dec()
             self._finish(record)
 
-    async def _serve(self, request: web.Request, record: Record, place: Place) -> web.StreamResponse:
+    async def _serve(self, request: web.Request, record: AccessRecord, place: Place) -> web.StreamResponse:
         data = await self._read_body(request, place)
         model = await self._model_known()
-        ask = await self._off_loop.run(
+        validated = await self._off_loop.run(
             len(data),
             partial(
                 read,
@@ -314,14 +314,18 @@ class GatewayServer:
                 trusts_media_options=self._limits.trusts_media_options,
             ),
         )
-        if ask.adapter is not None and ask.adapter not in model.info.adapters:
-            model = self._fleet.draw_model(ask.adapter) or model
-        record.stream = ask.stream
-        if ask.images:
+        if validated.adapter is not None and validated.adapter not in model.info.adapters:
+            model = self._fleet.draw_model(validated.adapter) or model
+        record.stream = validated.stream
+        if validated.images:
             images = await self._images()
-            record.images = await images.load(ask, place, request_id=record.request_id, model=model.info.served_name)
-            ask = replace(ask, images=record.images.parts)
-        planned = await plan(ask, model, request_id=record.request_id, created=int(self._wall()), images=record.images)
+            record.images = await images.load(
+                validated, place, request_id=record.request_id, model=model.info.served_name
+            )
+            validated = replace(validated, images=record.images.parts)
+        planned = await plan(
+            validated, model, request_id=record.request_id, created=int(self._wall()), images=record.images
+        )
         if planned.verbatim is not None:
             record.verbatim = planned.verbatim.detail[:MAX_DETAIL]
             self._metrics.sent_verbatim(planned.verbatim.reason)
@@ -330,9 +334,11 @@ class GatewayServer:
         record.counted_tokens = planned.prompt_tokens
         self._metrics.prompt_tokens.observe(planned.prompt_tokens)
         moves = RequestMoves(self._limits.moves)
-        if ask.stream:
+        if validated.stream:
             return await self._stream(request, planned, record, moves)
-        answers = await _all(self._forwarder.answer(job.leg, record.was_held, moves) for job in planned.jobs)
+        answers = await _all(
+            self._forwarder.answer(prompt.worker_request, record.was_queued, moves) for prompt in planned.prompts
+        )
         answer = ClientAnswer(
             request,
             await self._whole(planned, answers, record),
@@ -351,7 +357,7 @@ class GatewayServer:
             timeout_seconds=self._limits.body_timeout_seconds,
         )
 
-    async def _whole(self, planned: Plan, answers: list[Answer], record: Record) -> web.Response:
+    async def _whole(self, planned: RequestPlan, answers: list[Answer], record: AccessRecord) -> web.Response:
         record.provenance = answers[0].provenance
         record.whole_came([answer.timing for answer in answers], self._metrics)
         size_bytes = sum(answer.size_bytes for answer in answers)
@@ -361,10 +367,10 @@ class GatewayServer:
         return web.Response(body=in_pieces(encoded, sent), content_type="application/json", headers=sent)
 
     async def _stream(
-        self, request: web.Request, planned: Plan, record: Record, moves: RequestMoves
+        self, request: web.Request, planned: RequestPlan, record: AccessRecord, moves: RequestMoves
     ) -> web.StreamResponse:
-        jobs = planned.jobs
-        events = self._one(jobs[0], record, moves) if len(jobs) == 1 else self._many(planned, record, moves)
+        prompts = planned.prompts
+        events = self._one(prompts[0], record, moves) if len(prompts) == 1 else self._many(planned, record, moves)
         async with aclosing(events):
             head = await anext(events)  # raises before anything was sent: the error keeps its HTTP status
             response = web.StreamResponse(headers=_answer_headers(record))
@@ -388,15 +394,15 @@ class GatewayServer:
             await answer.end()
         return response
 
-    def _broken(self, error: GatewayError, record: Record) -> bytes:
+    def _broken(self, error: GatewayError, record: AccessRecord) -> bytes:
         """The end of a stream that has begun and cannot go on: its status is sent, so the error is an event."""
         record.outcome = error.reason
         self._metrics.failed(error.reason)
         return error_event(error.body()) + DONE
 
-    async def _one(self, job: Job, record: Record, moves: RequestMoves) -> AsyncGenerator[bytes, None]:
+    async def _one(self, prompt: PromptPlan, record: AccessRecord, moves: RequestMoves) -> AsyncGenerator[bytes, None]:
         """Bytes of a stream with one choice. The first item comes with the first token."""
-        stream, head = await self._forwarder.open(job.leg, job.translator, record.was_held, moves)
+        stream, head = await self._forwarder.open(prompt.worker_request, prompt.translator, record.was_queued, moves)
         try:
             record.provenance = stream.provenance
             record.tokens_came(self._clock(), stream.tokens, self._metrics)
@@ -412,13 +418,17 @@ class GatewayServer:
         finally:
             stream.close()
 
-    async def _many(self, planned: Plan, record: Record, moves: RequestMoves) -> AsyncGenerator[bytes, None]:
+    async def _many(
+        self, planned: RequestPlan, record: AccessRecord, moves: RequestMoves
+    ) -> AsyncGenerator[bytes, None]:
         """Bytes of a stream with several choices, interleaved as they come; usage is added up at the end."""
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(FAN_OUT_BUFFER_EVENTS)
-        usages: list[dict[str, Any] | None] = [None] * len(planned.jobs)
+        usages: list[dict[str, Any] | None] = [None] * len(planned.prompts)
 
-        async def follow(number: int, job: Job) -> None:
-            stream, head = await self._forwarder.open(job.leg, job.translator, record.was_held, moves, hold_usage=True)
+        async def follow(number: int, prompt: PromptPlan) -> None:
+            stream, head = await self._forwarder.open(
+                prompt.worker_request, prompt.translator, record.was_queued, moves, hold_usage=True
+            )
             try:
                 record.provenance = record.provenance or stream.provenance
                 record.tokens_came(self._clock(), stream.tokens, self._metrics)
@@ -436,7 +446,7 @@ class GatewayServer:
 
         async def follow_all() -> None:
             try:
-                await _all(follow(number, job) for number, job in enumerate(planned.jobs))
+                await _all(follow(number, prompt) for number, prompt in enumerate(planned.prompts))
             except asyncio.CancelledError:
                 raise  # nobody reads the queue any more: to wait for a place in it would be to wait for ever
             except BaseException:
@@ -477,7 +487,7 @@ class GatewayServer:
             await self._fleet.wait_change(left_s)
         return model
 
-    def _finish(self, record: Record) -> None:
+    def _finish(self, record: AccessRecord) -> None:
         now_s = self._clock()
         self._metrics.answered(record.endpoint, record.status)
         paths = self._metrics.by_path(record.provenance.path if record.provenance else "local")
@@ -502,7 +512,7 @@ class GatewayServer:
                 "verbatim": record.verbatim,
                 "prompt_tokens": record.prompt_tokens,
                 "output_tokens": record.output_tokens,
-                "held_ms": _ms(record.held_s, 0.0),
+                "held_ms": _ms(record.queued_s, 0.0),
                 "ttft_ms": _ms(record.first_token_s, record.arrived_s),
                 "total_ms": _ms(now_s, record.arrived_s),
                 **({} if record.images is None else _of_images(record.images)),
@@ -616,8 +626,8 @@ def _request_id(request: web.BaseRequest) -> str:
     return given if _REQUEST_ID.match(given) else new_request_id()
 
 
-def _error_response(error: GatewayError, request_id: str, *, held_s: float | None = None) -> web.Response:
-    found = ({headers.REQUEST_ID: request_id} if request_id else {}) | _held_header(held_s)
+def _error_response(error: GatewayError, request_id: str, *, queued_s: float | None = None) -> web.Response:
+    found = ({headers.REQUEST_ID: request_id} if request_id else {}) | _queued_header(queued_s)
     if error.retry_after_seconds is not None:
         found["Retry-After"] = str(error.retry_after_seconds)
     if not error.repeatable:
@@ -629,8 +639,8 @@ def _error_response(error: GatewayError, request_id: str, *, held_s: float | Non
     return response
 
 
-def _answer_headers(record: Record) -> dict[str, str]:
-    found = {headers.REQUEST_ID: record.request_id} | _held_header(record.held_s)
+def _answer_headers(record: AccessRecord) -> dict[str, str]:
+    found = {headers.REQUEST_ID: record.request_id} | _queued_header(record.queued_s)
     provenance = record.provenance
     if provenance is not None:
         found[headers.WORKER] = provenance.worker
@@ -644,24 +654,24 @@ def _answer_headers(record: Record) -> dict[str, str]:
     return found
 
 
-def _held_header(held_s: float | None) -> dict[str, str]:
-    return {} if held_s is None else {headers.HELD_MS: str(round(held_s * 1000))}
+def _queued_header(queued_s: float | None) -> dict[str, str]:
+    return {} if queued_s is None else {headers.HELD_MS: str(round(queued_s * 1000))}
 
 
-def _gathered(planned: Plan, answers: list[Answer]) -> tuple[bytes, int]:
+def _gathered(planned: RequestPlan, answers: list[Answer]) -> tuple[bytes, int]:
     """The whole answer as JSON, and its output tokens. Empties ``answers``, so that no other thread frees them."""
     if planned.verbatim is not None:
         body = answers[0].body
         body.pop("kv_transfer_params", None)
     else:
-        body = gather(planned.ask, planned.identity, [answer.body for answer in answers])
+        body = gather(planned.request, planned.identity, [answer.body for answer in answers])
     answers.clear()
     return msgspec.json.encode(body), (body.get("usage") or {}).get("completion_tokens", 0)
 
 
-def _usage_event(planned: Plan, usage: dict[str, Any]) -> bytes:
+def _usage_event(planned: RequestPlan, usage: dict[str, Any]) -> bytes:
     identity = planned.identity
-    kind = "chat.completion.chunk" if planned.ask.endpoint is Endpoint.CHAT else "text_completion"
+    kind = "chat.completion.chunk" if planned.request.endpoint is Endpoint.CHAT else "text_completion"
     event = {
         "id": identity.id,
         "object": kind,

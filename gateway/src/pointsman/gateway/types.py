@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, NewType
 
 from pointsman.api.protocol.names import Role
-from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
+from pointsman.serving.flow_control import UNBOUNDED, FlowBounds
 from pointsman.serving.local_remote import RoutingRule
 from pointsman.serving.objectives import Objectives
 
@@ -38,7 +38,7 @@ class Discovered:
     workers: tuple[Worker, ...] = ()
     rule: RoutingRule | None = None
     service_uid: str | None = None
-    bounds: FlowBounds = NOTHING_HELD
+    bounds: FlowBounds = UNBOUNDED
     objectives: Objectives | None = None
 
 

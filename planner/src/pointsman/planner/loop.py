@@ -48,7 +48,7 @@ from pointsman.planner.season_history import with_history
 from pointsman.planner.source import Source, reading_within
 from pointsman.planner.steady_time import SteadyTime
 from pointsman.process.clock import SYSTEM_CLOCK, Clock
-from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
+from pointsman.serving.flow_control import UNBOUNDED, FlowBounds
 from pointsman.serving.local_remote import DEFAULT_RULE
 from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET
 
@@ -547,6 +547,6 @@ def _routing(routing: Routing | None, policy: PlannerPolicy) -> RoutingNumbers:
             routing.pending_tokens_per_prefill_worker, routing.decoding_per_decode_worker, routing.slack_milliseconds
         )
         if routing
-        else NOTHING_HELD,
+        else UNBOUNDED,
         (routing.prefill_token_budget if routing else None) or DEFAULT_PREFILL_TOKEN_BUDGET,
     )

@@ -1,4 +1,4 @@
-"""Which requests a gateway holds back while the service has more than it can answer in time.
+"""Which requests a gateway queues while the service has more than it can answer in time.
 
 First in, first out serves nobody under overload: everyone waits as long as the queue has become, and every answer is
 late. Here a request waits for room at the decode workers as long as that leaves it the time it needs; one that can not
@@ -22,11 +22,11 @@ LATE_DECODING_SHARE: Final = 0.85
 
 @dataclass(frozen=True, slots=True)
 class FlowBounds:
-    """What one gateway may have under way at its workers. None: no bound.
+    """What one gateway may have in flight at its workers. None: no bound.
 
     ``pending_tokens_per_prefill_worker``: prompt tokens that are not cached, of requests without a first token: what is
     computed within the slack. ``decoding_per_decode_worker``: requests between their first and last token.
-    ``slack_ms``: how long a request may wait in all, held and behind other prompts, and be in time; None: a request
+    ``slack_ms``: how long a request may wait in all, queued and behind other prompts, and be in time; None: a request
     that must wait for room is late.
     """
 
@@ -49,11 +49,11 @@ class FlowBounds:
         return prompt_tokens if most is None else min(prompt_tokens, most + 1)
 
 
-NOTHING_HELD: Final = FlowBounds()
+UNBOUNDED: Final = FlowBounds()
 
 
 @dataclass(frozen=True, slots=True)
-class UnderWay:
+class InFlight:
     """What one gateway has at its workers now, and how many of those serve.
 
     ``pending_tokens``: of all prompts without a first token, ``pending_prompts``, each as ``FlowBounds.counted`` when
@@ -67,46 +67,46 @@ class UnderWay:
     pending_prompts: int
 
 
-def in_time(under_way: UnderWay, bounds: FlowBounds, held_ms: float = 0.0) -> bool:
-    """Whether a request that was held so long would be in time, were it sent now: behind the prompts under way."""
+def in_time(in_flight: InFlight, bounds: FlowBounds, queued_ms: float = 0.0) -> bool:
+    """Whether a request that was queued so long would be in time, were it sent now: behind the prompts in flight."""
     if bounds.slack_ms is not None:
-        waited = held_ms / bounds.slack_ms
+        waited = queued_ms / bounds.slack_ms
     else:
-        waited = 0.0 if held_ms <= 0 else 1.0
-    return waited + _pending_share(under_way, bounds) <= 1.0 and waited < 1.0
+        waited = 0.0 if queued_ms <= 0 else 1.0
+    return waited + _pending_share(in_flight, bounds) <= 1.0 and waited < 1.0
 
 
-def can_decode(under_way: UnderWay, bounds: FlowBounds) -> bool:
+def can_decode(in_flight: InFlight, bounds: FlowBounds) -> bool:
     """Whether the decode workers have room for one more within the token objective."""
-    return _decodes_below(under_way, bounds, 1.0)
+    return _decodes_below(in_flight, bounds, 1.0)
 
 
-def has_room(under_way: UnderWay, bounds: FlowBounds) -> bool:
+def has_room(in_flight: InFlight, bounds: FlowBounds) -> bool:
     """Whether a late request may go: without making those late that are still to come.
 
     What is idle is always given work: with less than one prompt a prefill worker, and less than one request a decode
     worker. Where a prompt takes as long as it may wait, the share alone would let most workers stand idle.
     """
-    pending = _pending_share(under_way, bounds)
-    idle = under_way.pending_prompts < _that_prefill(under_way) and pending <= 1.0
-    return (idle or pending <= LATE_PENDING_SHARE) and _decodes_below(under_way, bounds, LATE_DECODING_SHARE)
+    pending = _pending_share(in_flight, bounds)
+    idle = in_flight.pending_prompts < _prefilling_workers(in_flight) and pending <= 1.0
+    return (idle or pending <= LATE_PENDING_SHARE) and _decodes_below(in_flight, bounds, LATE_DECODING_SHARE)
 
 
-def _pending_share(under_way: UnderWay, bounds: FlowBounds) -> float:
+def _pending_share(in_flight: InFlight, bounds: FlowBounds) -> float:
     """Of what may be pending; 0 without a bound."""
     tokens = bounds.pending_tokens_per_prefill_worker
-    if tokens is None or under_way.pending_tokens <= 0:
+    if tokens is None or in_flight.pending_tokens <= 0:
         return 0.0
-    return under_way.pending_tokens / (tokens * _that_prefill(under_way))
+    return in_flight.pending_tokens / (tokens * _prefilling_workers(in_flight))
 
 
-def _that_prefill(under_way: UnderWay) -> int:
+def _prefilling_workers(in_flight: InFlight) -> int:
     """Workers; without a prefill worker the decode workers do it."""
-    return max(1, under_way.prefill_workers or under_way.decode_workers)
+    return max(1, in_flight.prefill_workers or in_flight.decode_workers)
 
 
-def _decodes_below(under_way: UnderWay, bounds: FlowBounds, share: float) -> bool:
+def _decodes_below(in_flight: InFlight, bounds: FlowBounds, share: float) -> bool:
     requests = bounds.decoding_per_decode_worker
-    if requests is None or under_way.decoding < under_way.decode_workers:
+    if requests is None or in_flight.decoding < in_flight.decode_workers:
         return True
-    return under_way.decoding + 1 <= share * requests * under_way.decode_workers
+    return in_flight.decoding + 1 <= share * requests * in_flight.decode_workers

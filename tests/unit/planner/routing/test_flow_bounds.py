@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pointsman.planner.core.routing.flow_bounds import flow_bounds, in_words
 from pointsman.planner.core.types import Observation, Policy, RoutingNumbers, Service
-from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
+from pointsman.serving.flow_control import UNBOUNDED, FlowBounds
 from unit.planner.sizing.test_operating_point import point
 from unit.planner.test_decide import observed
 
@@ -16,7 +16,7 @@ POLICY = Policy()
 ROUTING = RoutingNumbers(512, 32)
 
 
-def seen(flow: FlowBounds = NOTHING_HELD, gateways: int = 1) -> Observation:
+def seen(flow: FlowBounds = UNBOUNDED, gateways: int = 1) -> Observation:
     return replace(observed(0, None), routing=replace(ROUTING, flow=flow), gateways=gateways)
 
 
@@ -76,7 +76,7 @@ def test_an_objective_that_an_idle_worker_misses_bounds_nothing() -> None:
 
 
 def test_a_policy_can_forbid_it() -> None:
-    assert flow_bounds(seen(FlowBounds(8000, 20)), replace(POLICY, flow_control=False), point(), 1.0) == NOTHING_HELD
+    assert flow_bounds(seen(FlowBounds(8000, 20)), replace(POLICY, flow_control=False), point(), 1.0) == UNBOUNDED
 
 
 def test_a_bound_moves_only_where_it_differs_clearly() -> None:
@@ -105,7 +105,7 @@ def test_a_worker_is_never_bound_to_idleness(prompt: float, output: float, rate:
 
 
 def test_it_is_said_in_words() -> None:
-    assert in_words(NOTHING_HELD) == "gateways queue no requests"
+    assert in_words(UNBOUNDED) == "gateways queue no requests"
     assert in_words(FlowBounds(8000, 20)) == (
         "gateways queue new requests above 8000 pending prompt tokens per prefill worker or "
         "20 decoding requests per decode worker"

@@ -8,7 +8,7 @@ import pytest
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.routing.publication import PUBLISH_EVERY_S, Publication, changes, is_due
 from pointsman.planner.core.types import Decision, Objectives, Policy, Reason, RoutingNumbers, Service
-from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
+from pointsman.serving.flow_control import UNBOUNDED, FlowBounds
 from unit.planner.test_decide import observed
 
 IN_FORCE = RoutingNumbers(512, 32, FlowBounds(1000, 12, 800))
@@ -50,7 +50,7 @@ def test_a_bound_that_falls_waits_only_while_clients_get_what_they_should() -> N
     assert due(TIGHTER, after_s=PUBLISH_EVERY_S)
     for overloaded in (LATE, QUEUED):
         assert due(TIGHTER, service=overloaded)
-        first = replace(IN_FORCE, flow=NOTHING_HELD)
+        first = replace(IN_FORCE, flow=UNBOUNDED)
         assert due(IN_FORCE, before=first, service=overloaded), "a bound where none was"
 
 

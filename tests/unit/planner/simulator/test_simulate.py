@@ -28,7 +28,7 @@ from pointsman.planner.simulator.types import (
     Trace,
     Truth,
 )
-from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
+from pointsman.serving.flow_control import UNBOUNDED, FlowBounds
 from unit.planner.simulator.scenes import ENGINE, POLICY, conversations, poisson, scripted, static, stay, to
 
 EXAMPLES = Path(__file__).parents[4] / "examples" / "policies"
@@ -212,7 +212,7 @@ def overload(flow: FlowBounds, seed: int = 0) -> Result:
 
 
 def test_under_overload_those_that_can_be_in_time_are() -> None:
-    queued, held = overload(NOTHING_HELD), overload(FlowBounds(pending_tokens_per_prefill_worker=45_000))
+    queued, held = overload(UNBOUNDED), overload(FlowBounds(pending_tokens_per_prefill_worker=45_000))
     assert queued.attainment < 0.2
     assert held.attainment > 0.45
     assert (held.outcome == Outcome.COMPLETED).all()
@@ -240,7 +240,7 @@ def test_a_very_long_prompt_makes_nobody_late_while_other_prefill_workers_are_id
         service = Simulation(ENGINE, 6, 2, routing=RoutingNumbers(0, 10_000, flow))
         return simulate(trace, service, POLICY, static())
 
-    queued, held = played(NOTHING_HELD), played(FlowBounds(pending_tokens_per_prefill_worker=45_000, slack_ms=1300))
+    queued, held = played(UNBOUNDED), played(FlowBounds(pending_tokens_per_prefill_worker=45_000, slack_ms=1300))
     assert queued.attainment > 0.85
     assert held.attainment > queued.attainment - 0.03
     assert held.held_s.max() < 20.0
@@ -251,7 +251,7 @@ def test_late_prompts_use_every_prefill_worker_that_is_idle(slack_tokens: int) -
     """However few prompts leave time for another: where they are long, a share of what may be pending is not one."""
     trace = poisson(1.2, 200, 90_000, 20, seed=6)
     numbers = RoutingNumbers(0, 10_000, FlowBounds(pending_tokens_per_prefill_worker=slack_tokens))
-    queued = simulate(trace, Simulation(ENGINE, 6, 2, routing=replace(numbers, flow=NOTHING_HELD)), POLICY, static())
+    queued = simulate(trace, Simulation(ENGINE, 6, 2, routing=replace(numbers, flow=UNBOUNDED)), POLICY, static())
     held = simulate(trace, Simulation(ENGINE, 6, 2, routing=numbers), POLICY, static())
     assert (held.held_s > 0).sum() > 50
     assert held.ended_s <= queued.ended_s * 1.1  # a prompt is under way also while its KV is sent

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from pointsman.gateway.core.requests import Ask, Endpoint
+from pointsman.gateway.core.requests import Endpoint, ValidatedRequest
 from pointsman.gateway.core.sse import Identity
 
 
@@ -39,16 +39,16 @@ def read_answer(data: bytes) -> tuple[dict[str, Any], bool]:
     return body, any(choice.finish_reason == "abort" for choice in choices)
 
 
-def gather(ask: Ask, identity: Identity, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def gather(request: ValidatedRequest, identity: Identity, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """One answer from the engine's completions of each prompt, in order."""
     choices = [
-        _choice(ask, number * ask.n + choice.get("index", 0), choice)
+        _choice(request, number * request.n + choice.get("index", 0), choice)
         for number, part in enumerate(parts)
         for choice in part["choices"]
     ]
     answer: dict[str, Any] = {
         "id": identity.id,
-        "object": "chat.completion" if ask.endpoint is Endpoint.CHAT else "text_completion",
+        "object": "chat.completion" if request.endpoint is Endpoint.CHAT else "text_completion",
         "created": identity.created,
         "model": identity.model,
         "choices": sorted(choices, key=lambda choice: choice["index"]),
@@ -57,7 +57,7 @@ def gather(ask: Ask, identity: Identity, parts: Sequence[dict[str, Any]]) -> dic
     fingerprint = parts[0].get("system_fingerprint")
     if fingerprint is not None:
         answer["system_fingerprint"] = fingerprint
-    if ask.endpoint is Endpoint.CHAT and ask.with_token_ids:
+    if request.endpoint is Endpoint.CHAT and request.with_token_ids:
         answer["prompt_token_ids"] = parts[0]["choices"][0].get("prompt_token_ids")
     return answer
 
@@ -87,9 +87,9 @@ def _added(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     return total
 
 
-def _choice(ask: Ask, index: int, choice: dict[str, Any]) -> dict[str, Any]:
+def _choice(request: ValidatedRequest, index: int, choice: dict[str, Any]) -> dict[str, Any]:
     made: dict[str, Any] = {"index": index}
-    if ask.endpoint is Endpoint.CHAT:
+    if request.endpoint is Endpoint.CHAT:
         made["message"] = {"role": "assistant", "content": choice["text"]}
         made["logprobs"] = None
     else:
@@ -97,8 +97,8 @@ def _choice(ask: Ask, index: int, choice: dict[str, Any]) -> dict[str, Any]:
         made["logprobs"] = choice.get("logprobs")
     made["finish_reason"] = choice.get("finish_reason")
     made["stop_reason"] = choice.get("stop_reason")
-    if ask.with_token_ids:
+    if request.with_token_ids:
         made["token_ids"] = choice.get("token_ids")
-        if ask.endpoint is Endpoint.COMPLETIONS:
+        if request.endpoint is Endpoint.COMPLETIONS:
             made["prompt_token_ids"] = choice.get("prompt_token_ids")
     return made

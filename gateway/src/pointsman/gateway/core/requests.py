@@ -165,7 +165,7 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ValidatedRequest:
     """A request that passed the checks."""
 
     endpoint: Endpoint
@@ -188,7 +188,7 @@ def read(
     max_answers: int = DEFAULT_MAX_ANSWERS,
     adapters: Collection[str] = (),
     trusts_media_options: bool = False,
-) -> Ask:
+) -> ValidatedRequest:
     """The request in ``data``. Raises RequestInvalid or ModelNotFound."""
     body = decode_body(data)
     if not isinstance(body, dict):
@@ -221,7 +221,7 @@ def read(
             ),
             param="n" if n > 1 else "prompt",
         )
-    return Ask(
+    return ValidatedRequest(
         endpoint=endpoint,
         body=body,
         stream=stream,
@@ -241,19 +241,19 @@ def served(served_name: str, adapters: Collection[str]) -> str:
     return found if not adapters else f"{found} and its adapters {', '.join(repr(name) for name in sorted(adapters))}"
 
 
-def needs_engine(ask: Ask) -> Verbatim | None:
+def needs_engine(request: ValidatedRequest) -> Verbatim | None:
     """Why this body must go to the engine as it is; None: the gateway can tokenise it."""
-    body = ask.body
+    body = request.body
     options = body.get("stream_options")
     if options and options.get("continuous_usage_stats"):
         return Verbatim(VerbatimReason.USAGE_PER_CHUNK, "stream_options.continuous_usage_stats")
-    known = _CHAT_TOKENS if ask.endpoint is Endpoint.CHAT else _COMPLETION_TOKENS
+    known = _CHAT_TOKENS if request.endpoint is Endpoint.CHAT else _COMPLETION_TOKENS
     for field, value in body.items():
         if field not in known and not _asks_for_nothing(field, value):
             return Verbatim(_REASONS.get(field, VerbatimReason.OTHER_FIELD), field)
-    if ask.endpoint is Endpoint.CHAT:
-        if ask.images:
-            return Verbatim(VerbatimReason.IMAGES, f"{len(ask.images)} images")
+    if request.endpoint is Endpoint.CHAT:
+        if request.images:
+            return Verbatim(VerbatimReason.IMAGES, f"{len(request.images)} images")
         for message in body["messages"]:
             reason = _message_needs_engine(message)
             if reason is not None:
@@ -261,48 +261,50 @@ def needs_engine(ask: Ask) -> Verbatim | None:
     return None
 
 
-def max_output_tokens(ask: Ask, *, prompt_tokens: int, max_model_len: int, model_default: int | None) -> int | None:
+def max_output_tokens(
+    request: ValidatedRequest, *, prompt_tokens: int, max_model_len: int, model_default: int | None
+) -> int | None:
     """``max_tokens`` for the engine's completions endpoint; None: the endpoint's own default holds.
 
     A chat without a limit may fill the context (or the ``max_new_tokens`` of the model's generation config), while a
     completion's default is 16; that is vLLM's behaviour of the two endpoints. Raises ContextLengthExceeded.
     """
-    param = "messages" if ask.endpoint is Endpoint.CHAT else "prompt"
+    param = "messages" if request.endpoint is Endpoint.CHAT else "prompt"
     if prompt_tokens >= max_model_len:
         raise ContextLengthExceeded(
             f"This model's maximum context length is {max_model_len} tokens, and '{param}' has {prompt_tokens}; "
             "shorten it so that at least one token can follow.",
             param=param,
         )
-    limit = ask.body.get("max_tokens")
-    if ask.endpoint is Endpoint.CHAT and ask.body.get("max_completion_tokens") is not None:
-        limit = ask.body["max_completion_tokens"]
-    if limit is None and ask.endpoint is Endpoint.CHAT:
+    limit = request.body.get("max_tokens")
+    if request.endpoint is Endpoint.CHAT and request.body.get("max_completion_tokens") is not None:
+        limit = request.body["max_completion_tokens"]
+    if limit is None and request.endpoint is Endpoint.CHAT:
         room = max_model_len - prompt_tokens
         limit = room if model_default is None else min(room, model_default)
     return limit
 
 
-def token_body(ask: Ask, token_ids: list[int], *, max_tokens: int | None) -> bytes:
+def token_body(request: ValidatedRequest, token_ids: list[int], *, max_tokens: int | None) -> bytes:
     """The engine's completions body for one prompt, all its ``n`` answers together: it is prefilled once."""
-    kept = _SAMPLING if ask.endpoint is Endpoint.CHAT else _SAMPLING | {"logprobs", "return_tokens_as_token_ids"}
-    body: dict[str, Any] = {field: value for field, value in ask.body.items() if field in kept}
-    body |= {"model": ask.body["model"], "prompt": token_ids, "return_token_ids": True}
-    if ask.n > 1:
-        body["n"] = ask.n
+    kept = _SAMPLING if request.endpoint is Endpoint.CHAT else _SAMPLING | {"logprobs", "return_tokens_as_token_ids"}
+    body: dict[str, Any] = {field: value for field, value in request.body.items() if field in kept}
+    body |= {"model": request.body["model"], "prompt": token_ids, "return_token_ids": True}
+    if request.n > 1:
+        body["n"] = request.n
     if max_tokens is not None:
         body["max_tokens"] = max_tokens
     return msgspec.json.encode(body)
 
 
-def plain_body(ask: Ask) -> bytes:
+def plain_body(request: ValidatedRequest) -> bytes:
     """The client's own body for the engine's endpoint of the same name.
 
     A stream is asked for its token ids too: they are what another worker needs to resume it. With ``echo`` they would
     change the answer.
     """
-    body = {field: value for field, value in ask.body.items() if field != "best_of"}
-    if ask.stream and not body.get("echo"):
+    body = {field: value for field, value in request.body.items() if field != "best_of"}
+    if request.stream and not body.get("echo"):
         body["return_token_ids"] = True
     return msgspec.json.encode(body)
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from pointsman.api.protocol.resume import RESUME_FIELD
-from pointsman.gateway.core.requests import Ask
+from pointsman.gateway.core.requests import ValidatedRequest
 
 COMPLETION_DEFAULT_MAX_TOKENS: Final = 16
 """``max_tokens`` of a completion that names none: OpenAI's and vLLM's default."""
@@ -42,27 +42,31 @@ class Resumption(StrEnum):
     REPEAT = "repeat"
 
 
-def why_not(ask: Ask) -> str | None:
-    """The field because of which a broken stream of ``ask`` cannot be resumed; None: it can.
+def why_not(request: ValidatedRequest) -> str | None:
+    """The field because of which a broken stream of ``request`` cannot be resumed; None: it can.
 
     Penalties count the answer's tokens. A sampled answer (temperature above 0) goes on as one of its possible
     continuations, with a ``seed`` too.
     """
     for field_name in _COUNTS_THE_ANSWER:
-        value = ask.body.get(field_name)
+        value = request.body.get(field_name)
         if value not in (None, 0, "", [], {}):
             return field_name
     for field_name in _NOT_REPEATED:
-        if ask.body.get(field_name) not in (None, False):
+        if request.body.get(field_name) not in (None, False):
             return field_name
     return None
 
 
-def way(ask: Ask, *, verbatim: bool) -> Resumption | None:
-    """How a broken stream of one leg of ``ask`` is resumed; None: not at all."""
-    if why_not(ask) is not None or (verbatim and len(ask.prompts) > 1):
+def way(request: ValidatedRequest, *, verbatim: bool) -> Resumption | None:
+    """How a broken stream of one prompt of ``request`` is resumed; None: not at all."""
+    if why_not(request) is not None or (verbatim and len(request.prompts) > 1):
         return None
-    if verbatim or ask.n > 1 or any(ask.body.get(field_name) not in _ABSENT for field_name in _NEEDS_THE_ANSWER):
+    if (
+        verbatim
+        or request.n > 1
+        or any(request.body.get(field_name) not in _ABSENT for field_name in _NEEDS_THE_ANSWER)
+    ):
         return Resumption.REPEAT
     return Resumption.PROMPT
 

@@ -123,7 +123,7 @@ class Identity:
 class TokenTranslator:
     """What the two translators of a tokenised request share: reading an event, and going on at another worker.
 
-    The leg has one prompt and ``choices`` answers, which the client knows as ``first_index`` and following.
+    The worker gets one prompt; the client knows its ``choices`` answers as ``first_index`` and following.
     """
 
     def __init__(

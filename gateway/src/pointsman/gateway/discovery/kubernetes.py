@@ -28,7 +28,7 @@ from pointsman.kube.mirror import Mirror
 from pointsman.kube.objects import KubeObject, Slim
 from pointsman.kube.pods import Pod
 from pointsman.kube.resources import LLM_SERVICES, PODS
-from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
+from pointsman.serving.flow_control import UNBOUNDED, FlowBounds
 from pointsman.serving.local_remote import RoutingRule
 from pointsman.serving.objectives import Objectives
 
@@ -116,7 +116,7 @@ def workers_of(pods: Iterable[WorkerPod]) -> tuple[Worker, ...]:
 def discovered(pods: Iterable[WorkerPod], service: Service | None) -> Discovered:
     """What the two mirrors say together."""
     workers = workers_of(pods)
-    rule, bounds, objectives = None, NOTHING_HELD, None
+    rule, bounds, objectives = None, UNBOUNDED, None
     if service is not None and service.status is not None and service.status.routing is not None:
         routing = service.status.routing
         if routing.max_local_prefill_tokens is not None and routing.max_prefill_queue_size is not None:

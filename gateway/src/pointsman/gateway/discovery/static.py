@@ -29,7 +29,7 @@ from pydantic.alias_generators import to_camel
 
 from pointsman.api.protocol.names import Role
 from pointsman.gateway.types import Discovered, Worker, WorkerKey
-from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
+from pointsman.serving.flow_control import UNBOUNDED, FlowBounds
 from pointsman.serving.local_remote import RoutingRule
 from pointsman.serving.objectives import Objectives
 
@@ -105,7 +105,7 @@ def read_file(path: Path) -> Discovered:
             routing.pending_tokens_per_prefill_worker, routing.decoding_per_decode_worker, routing.slack_milliseconds
         )
         if routing
-        else NOTHING_HELD,
+        else UNBOUNDED,
         objectives=Objectives(goals.ttft_ms / 1000, goals.tpot_ms / 1000, goals.ttft_ms_per_prompt_token / 1000)
         if goals
         else None,

@@ -12,7 +12,7 @@ from pointsman.gateway.core.image_limits import ImageInvalid, ImageLimits
 from pointsman.gateway.core.image_parts import ImagePart
 from pointsman.gateway.core.in_flight import Place
 from pointsman.gateway.core.moves import RequestMoves
-from pointsman.gateway.core.requests import MEDIA_OPTIONS, Ask
+from pointsman.gateway.core.requests import MEDIA_OPTIONS, ValidatedRequest
 from pointsman.gateway.fleet import Fleet
 from pointsman.gateway.images.encoding import Encoded, EncodeDispatcher
 from pointsman.gateway.images.fetching import ImageFetcher
@@ -105,8 +105,8 @@ class ImageService:
         """End all fetches."""
         await self._fetcher.close()
 
-    async def load(self, ask: Ask, place: Place, *, request_id: str, model: str) -> RequestImages:
-        """The images of ``ask``. ``model``: the served name. Raises ImageInvalid or Overloaded."""
+    async def load(self, request: ValidatedRequest, place: Place, *, request_id: str, model: str) -> RequestImages:
+        """The images of ``request``. ``model``: the served name. Raises ImageInvalid or Overloaded."""
 
         def charge(size_bytes: int) -> None:
             if not place.take_more(size_bytes):
@@ -115,8 +115,8 @@ class ImageService:
         began_s = self._clock()
         try:
             images = await load(
-                ask.images,
-                body_bytes=ask.body_bytes,
+                request.images,
+                body_bytes=request.body_bytes,
                 limits=self._limits,
                 fetcher=self._fetcher,
                 off_loop=self._off_loop,
@@ -128,12 +128,12 @@ class ImageService:
             raise
         for image in images:
             self._metrics.image_bytes.inc(image.size_bytes)
-        options = {name: ask.body.get(name) for name in MEDIA_OPTIONS}
+        options = {name: request.body.get(name) for name in MEDIA_OPTIONS}
 
         async def encode(of: RequestImages, moves: RequestMoves) -> bytes:
             return await self._encode(of, moves, request_id, model, options)
 
-        parts = tuple(replace(part, url="") for part in ask.images)
+        parts = tuple(replace(part, url="") for part in request.images)
         return RequestImages(parts, images, encode, self._count_left_to_worker, self._clock() - began_s)
 
     async def _encode(

@@ -46,7 +46,7 @@ from pointsman.planner.core.types import (
     WorkerCondition,
 )
 from pointsman.planner.core.virtual_fleet import VirtualFleet
-from pointsman.serving.flow_control import NOTHING_HELD
+from pointsman.serving.flow_control import UNBOUNDED
 
 
 def decide(
@@ -203,7 +203,7 @@ def _targets(
         prefill=pools[Role.PREFILL],
         decode=pools[Role.DECODE],
         waiting=waiting(observation, point) + held(observation),
-        holds_back=observation.routing.flow != NOTHING_HELD,
+        holds_back=observation.routing.flow != UNBOUNDED,
         most_queued=most_queued(observation),
         window_s=observation.window_s,
         now_s=now_s,
@@ -274,7 +274,7 @@ def _scored(
     service, serving = observation.service, [observation.serving(role) for role in LANGUAGE_ROLES]
     if service is None or service.attainment is None or min(serving) < 1:
         return state.score
-    scv, holds_back = state.forecaster.dispersion, observation.routing.flow != NOTHING_HELD
+    scv, holds_back = state.forecaster.dispersion, observation.routing.flow != UNBOUNDED
     here = point.attainment(wanted.rate_per_s, scv, *serving, holds_back=holds_back)
     if encode is not None:
         here = here * encode.kept

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.plannerpolicy import Mode
-from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
+from pointsman.serving.flow_control import UNBOUNDED, FlowBounds
 from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET
 
 
@@ -162,7 +162,7 @@ class RoutingNumbers:
 
     max_local_prefill_tokens: int
     max_prefill_queue_size: int
-    flow: FlowBounds = NOTHING_HELD
+    flow: FlowBounds = UNBOUNDED
     prefill_token_budget: int = DEFAULT_PREFILL_TOKEN_BUDGET  # prompt tokens a prefill worker computes at one time
 
 

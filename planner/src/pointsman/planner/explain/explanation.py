@@ -15,7 +15,7 @@ from pointsman.planner.core.unreachable_objectives import unreachable_share
 from pointsman.planner.core.what_if import WIDEST, TurningPoint, TurningPoints
 from pointsman.planner.core.workload.seasonality import SeasonalForecast
 from pointsman.planner.memory import NEVER_S, SAVE_EVERY_S
-from pointsman.serving.flow_control import NOTHING_HELD
+from pointsman.serving.flow_control import UNBOUNDED
 
 _SHOWN_ALTERNATIVES = 8
 _SHOWN_PUBLICATIONS = 8
@@ -187,7 +187,7 @@ def _seen(observation: Observation, decision: Decision, policy: Policy) -> list[
         shares = load.uncached.only_local
         reasons = ", ".join(f"{reason} {share(part)}" for reason, part in shares)
         lines.append(f"{share(sum(part for _, part in shares))} of prompts cannot be prefilled remotely: {reasons}")
-    if routing.flow != NOTHING_HELD:
+    if routing.flow != UNBOUNDED:
         lines.append(in_words(routing.flow))
     if observation.plan_in_progress:
         lines.append("a plan is being executed")

@@ -21,8 +21,8 @@ from pointsman.planner.simulator.request import Request
 from pointsman.planner.simulator.timing import Timing
 from pointsman.planner.simulator.types import Floats, Ints, Outcome, PrefillPlace, Simulation, Trace
 from pointsman.planner.simulator.worker import SimulatedWorker
-from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds, UnderWay
-from pointsman.serving.held_line import HeldLine
+from pointsman.serving.admission_queue import AdmissionQueue
+from pointsman.serving.flow_control import UNBOUNDED, FlowBounds, InFlight
 from pointsman.serving.local_remote import RoutingRule, decide
 from pointsman.serving.token_budget import DEFAULT_MAX_CONCURRENT_PREFILLS, take_pending
 from pointsman.serving.worker_cost import token_load
@@ -50,7 +50,7 @@ class RequestPath:
         self._streamed = bytes(whole.random() >= share for _ in range(count)) if share > 0 else None
         self.queue: deque[Request] = deque()  # waits for a prefill worker
         self.unrouted: deque[Request] = deque()  # waits for any decode worker
-        self.held: HeldLine[Request] = HeldLine()
+        self.held: AdmissionQueue[Request] = AdmissionQueue()
         self._images = _counts(trace.images) if trace.images is not None else None
         self.encoders: Encoders | None = None
         self._pending_tokens = 0  # as flow control counts, at all workers, also at those that take nothing new …
@@ -111,7 +111,7 @@ class RequestPath:
         """A request that could be prefilled: it has no image, or all are encoded."""
         request.ready_s = now_s
         flow = self._flow
-        if flow != NOTHING_HELD and self.decoders:
+        if flow != UNBOUNDED and self.decoders:
             under_way = self._under_way()
             if not self.held.passes(under_way, flow):
                 self.held.join(request, now_s, under_way, flow)
@@ -120,10 +120,10 @@ class RequestPath:
 
     # --- flow control ---
 
-    def _under_way(self) -> UnderWay:
+    def _under_way(self) -> InFlight:
         """Prompts wait wherever they were sent; what decodes counts where more would go."""
         decoding = sum(worker.decoding for worker in self.decoders)
-        return UnderWay(
+        return InFlight(
             self._pending_tokens, decoding, self.prefillers, len(self.decoders), pending_prompts=self._pending_prompts
         )
 
@@ -136,7 +136,7 @@ class RequestPath:
     def _let_go(self, _: None) -> None:
         self._looking = False
         now_s, flow = self._events.now_s, self._flow
-        if not self.decoders and flow != NOTHING_HELD:
+        if not self.decoders and flow != UNBOUNDED:
             return  # they are held until one comes
         while (request := self.held.next(now_s, self._under_way(), flow)) is not None:
             self.held_s[request.index] = now_s - request.ready_s

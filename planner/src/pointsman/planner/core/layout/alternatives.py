@@ -12,7 +12,7 @@ from pointsman.planner.core.layout.rejection_reasons import Choice, rejection
 from pointsman.planner.core.layout.role_switches import switches_between
 from pointsman.planner.core.sizing.operating_point import OperatingPoint
 from pointsman.planner.core.types import Alternative, Layout, WorkerCondition
-from pointsman.serving.flow_control import NOTHING_HELD
+from pointsman.serving.flow_control import UNBOUNDED
 
 MOST: Final = 12
 _NEIGHBOURS: Final = ((1, -1), (-1, 1), (1, 0), (0, 1), (-1, 0), (0, -1))
@@ -33,7 +33,7 @@ def considered(choice: Choice, point: OperatingPoint) -> tuple[Alternative, ...]
     cleared.
     """
     observation, wanted, now = choice.observation, choice.wanted, choice.now
-    holds_back, scv = observation.routing.flow != NOTHING_HELD, choice.state.forecaster.dispersion
+    holds_back, scv = observation.routing.flow != UNBOUNDED, choice.state.forecaster.dispersion
     each, chosen, found = observation.gpus_each, _Weighed(choice.target, choice.switched), []
     chosen_lead_s = _lead_s(choice, chosen)
     for weighed in _weighed(choice, chosen):

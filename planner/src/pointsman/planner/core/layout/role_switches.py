@@ -11,7 +11,7 @@ from pointsman.planner.core.sizing.operating_point import OperatingPoint
 from pointsman.planner.core.sizing.pool_targets import Targets
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Layout, Observation, Policy, Switch
-from pointsman.serving.flow_control import NOTHING_HELD
+from pointsman.serving.flow_control import UNBOUNDED
 
 REVERSAL_BAND: Final = 0.2  # what a switch must serve more of the need, if the last one went the other way …
 REVERSAL_S: Final = 300.0  # … so recently
@@ -100,7 +100,7 @@ def _best_switch(
 def kept_by(point: OperatingPoint, observation: Observation, rate_per_s: float, arrival_scv: float) -> Keeps:
     """What share of requests those that serve keep within the objectives, with so many of them in the other role."""
     prefill, decode = observation.serving_layout
-    holds_back = observation.routing.flow != NOTHING_HELD
+    holds_back = observation.routing.flow != UNBOUNDED
 
     @cache
     def keeps(moved: int) -> float:

@@ -10,7 +10,7 @@ from typing import Final
 from pointsman.api.protocol.names import Role
 from pointsman.planner.core.sizing.operating_point import OperatingPoint
 from pointsman.planner.core.types import Observation, Policy
-from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
+from pointsman.serving.flow_control import UNBOUNDED, FlowBounds
 
 PENDING_SLACKS: Final = 1.2  # times what a request may wait for a prefill worker: prompts of one pass end together
 BATCH_SHARE: Final = 1.0  # of the batch that keeps the token objective
@@ -23,7 +23,7 @@ CHANGE_IF_SLOW: Final = 0.05  # … and one of those that decode, if it falls wh
 def flow_bounds(observation: Observation, policy: Policy, point: OperatingPoint, rate_per_s: float) -> FlowBounds:
     """What to publish; None for a bound that cannot be kept (an objective that even an idle worker misses)."""
     if not policy.flow_control:
-        return NOTHING_HELD
+        return UNBOUNDED
     before = observation.routing.flow
     decoding = _decoding(point, rate_per_s / max(1, observation.serving(Role.DECODE)))
     pending, slack_ms = _pending_tokens(point, observation, policy), point.slack_s * 1000

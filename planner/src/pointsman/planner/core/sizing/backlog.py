@@ -5,7 +5,7 @@ import math
 from pointsman.api.protocol.names import Role
 from pointsman.planner.core.sizing.operating_point import OperatingPoint
 from pointsman.planner.core.types import Observation
-from pointsman.serving.flow_control import NOTHING_HELD
+from pointsman.serving.flow_control import UNBOUNDED
 
 
 def waiting(observation: Observation, point: OperatingPoint) -> float:
@@ -34,7 +34,7 @@ def held(observation: Observation) -> float:
 def most_queued(observation: Observation) -> float:
     """Requests the prefill queue holds at most; endless where there is no queue with a limit."""
     known = observation.service is not None and observation.service.prefill_queue_depth is not None
-    known = known and observation.routing.flow == NOTHING_HELD  # else what finds it full is held back
+    known = known and observation.routing.flow == UNBOUNDED  # else what finds it full is held back
     return float(observation.routing.max_prefill_queue_size) if known else math.inf
 
 

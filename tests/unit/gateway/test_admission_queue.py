@@ -3,19 +3,19 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.gateway.core.held import BoundedLine
-from pointsman.serving.flow_control import FlowBounds, UnderWay
+from pointsman.gateway.core.admission_queue import BoundedAdmissionQueue
+from pointsman.serving.flow_control import FlowBounds, InFlight
 
-IDLE, FULL = UnderWay(0, 0, 1, 1, 0), UnderWay(1000, 0, 1, 1, 1)
+IDLE, FULL = InFlight(0, 0, 1, 1, 0), InFlight(1000, 0, 1, 1, 1)
 BOUNDS = FlowBounds(100)  # what finds FULL is late
 _STEPS = st.lists(st.tuples(st.sampled_from(["join", "leave", "release", "wait"]), st.integers(0, 20)), max_size=60)
 
 
-def line(most: int = 100, hold_seconds: float = 600.0) -> BoundedLine[int]:
-    return BoundedLine(most=most, hold_seconds=hold_seconds)
+def line(most: int = 100, hold_seconds: float = 600.0) -> BoundedAdmissionQueue[int]:
+    return BoundedAdmissionQueue(most=most, hold_seconds=hold_seconds)
 
 
-def send_all(held: BoundedLine[int], room: int) -> list[int]:
+def send_all(held: BoundedAdmissionQueue[int], room: int) -> list[int]:
     sent: list[int] = []
     held.release(0.0, lambda: IDLE if len(sent) < room else FULL, BOUNDS, sent.append)
     return sent
@@ -57,7 +57,7 @@ def test_each_release_is_judged_with_the_one_before_it() -> None:
     def send(item: int) -> None:
         pending[0] += 5 * (item + 1)
 
-    held.release(0.0, lambda: UnderWay(pending[0], 0, 1, 1, 10 - len(held)), BOUNDS, send)
+    held.release(0.0, lambda: InFlight(pending[0], 0, 1, 1, 10 - len(held)), BOUNDS, send)
     assert (pending[0], len(held)) == (50, 6)  # 5, 10, 15 and 20: the first beyond thirty ended it
 
 

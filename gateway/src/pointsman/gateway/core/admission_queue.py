@@ -1,47 +1,47 @@
-"""The line of what is held back, bounded in length and in time."""
+"""The queue of requests that wait for room, bounded in length and in time."""
 
 import math
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from pointsman.serving.flow_control import FlowBounds, UnderWay
-from pointsman.serving.held_line import HeldLine
+from pointsman.serving.admission_queue import AdmissionQueue
+from pointsman.serving.flow_control import FlowBounds, InFlight
 
 T = TypeVar("T")
 
 
-class BoundedLine(Generic[T]):
+class BoundedAdmissionQueue(Generic[T]):
     """At most ``most`` items (told apart by identity or equality), each for at most ``hold_seconds``."""
 
     def __init__(self, *, most: int, hold_seconds: float) -> None:
         self._most = most
         self._hold_seconds = hold_seconds
         self._end_s: float | None = None
-        self._line: HeldLine[T] = HeldLine()
+        self._queue: AdmissionQueue[T] = AdmissionQueue()
 
     def __len__(self) -> int:
-        return len(self._line)
+        return len(self._queue)
 
-    def passes(self, under_way: UnderWay, bounds: FlowBounds) -> bool:
+    def passes(self, in_flight: InFlight, bounds: FlowBounds) -> bool:
         """Whether a new request goes at once."""
-        return self._line.passes(under_way, bounds)
+        return self._queue.passes(in_flight, bounds)
 
-    def join(self, item: T, now_s: float, under_way: UnderWay, bounds: FlowBounds) -> bool:
-        """Hold one that does not pass; False: there is no place for it."""
-        if len(self._line) >= self._most or (self._end_s is not None and now_s >= self._end_s):
+    def join(self, item: T, now_s: float, in_flight: InFlight, bounds: FlowBounds) -> bool:
+        """Queue one that does not pass; False: there is no place for it."""
+        if len(self._queue) >= self._most or (self._end_s is not None and now_s >= self._end_s):
             return False
-        self._line.join(item, now_s, under_way, bounds)
+        self._queue.join(item, now_s, in_flight, bounds)
         return True
 
     def leave(self, item: T) -> None:
         """``item`` waits no longer, if it does."""
-        self._line.leave(item)
+        self._queue.leave(item)
 
     def release(
-        self, now_s: float, under_way: Callable[[], UnderWay], bounds: FlowBounds, send: Callable[[T], None]
+        self, now_s: float, in_flight: Callable[[], InFlight], bounds: FlowBounds, send: Callable[[T], None]
     ) -> None:
-        """Send while anybody may go; ``send`` adds to what ``under_way`` returns, so each is judged anew."""
-        while (item := self._line.next(now_s, under_way(), bounds)) is not None:
+        """Send while there is room; ``send`` adds to what ``in_flight`` returns, so each is judged anew."""
+        while (item := self._queue.next(now_s, in_flight(), bounds)) is not None:
             send(item)
 
     def overdue(self, now_s: float) -> list[T]:
@@ -54,19 +54,19 @@ class BoundedLine(Generic[T]):
         return self._take(math.inf)
 
     def _take(self, came_by_s: float) -> list[T]:
-        found = self._line.came_by(came_by_s)
+        found = self._queue.came_by(came_by_s)
         for item in found:
-            self._line.leave(item)
+            self._queue.leave(item)
         return found
 
     def end_by(self, at_s: float) -> None:
-        """Nobody is held after ``at_s``."""
+        """No item is queued after ``at_s``."""
         self._end_s = at_s
 
     @property
     def next_due_s(self) -> float | None:
-        """When the first one's time is over; None: nobody is held."""
-        oldest_s = self._line.oldest_s
+        """When the first one's time is over; None: the queue is empty."""
+        oldest_s = self._queue.oldest_s
         if oldest_s is None:
             return None
         due_s = oldest_s + self._hold_seconds
