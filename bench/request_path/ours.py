@@ -120,7 +120,7 @@ def decisions_us(load: Load, decisions: int) -> Iterator[float]:
     fleet.apply(Discovered(tuple(Worker(k, k, f"http://{k}", Role.DECODE) for k in loads)))
     info = ModelInfo(served_name="m", max_model_len=8192, block_size=BLOCK_SIZE, files=(), digest="d")
     for each in loads:
-        fleet.set_model(each, Model(info, None, text_proved=True, chat_proved=True))
+        fleet.set_model(each, Model(info, None, text_verified=True, chat_verified=True))
     prompts = [[rng.randrange(100_000) for _ in range(2048)] for _ in range(64)]
     for tokens in prompts:
         for worker in rng.sample(list(loads), load.holders):

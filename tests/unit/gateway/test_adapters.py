@@ -21,7 +21,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     folder: Path = tmp_path_factory.mktemp("model")
     make_tokenizer(folder)
     info = ModelInfo(served_name="m", max_model_len=400, block_size=8, files=(), digest="d", adapters=("sql",))
-    return Model(info, TextProcessor.load(folder), text_proved=True, chat_proved=True)
+    return Model(info, TextProcessor.load(folder), text_verified=True, chat_verified=True)
 
 
 def asked(name: str, endpoint: Endpoint = Endpoint.COMPLETIONS, **fields: Any) -> ValidatedRequest:

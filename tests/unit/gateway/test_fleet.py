@@ -14,7 +14,7 @@ from pointsman.serving.block_hashes import chained_block_hashes
 from pointsman.serving.ejection import FAILURES_IN_A_ROW
 
 INFO = ModelInfo(served_name="m", max_model_len=100, block_size=4, files=(), digest="d")
-MODEL = Model(INFO, None, text_proved=True, chat_proved=True)
+MODEL = Model(INFO, None, text_verified=True, chat_verified=True)
 
 
 class World:
@@ -90,7 +90,7 @@ def test_of_workers_that_fail_at_most_half_are_avoided_and_of_those_out_of_reach
 
 def test_workers_of_two_tokenizers_each_get_their_share_of_the_requests() -> None:
     world = World("a", "b", "c", "d")
-    other = Model(INFO.model_copy(update={"digest": "other"}), None, text_proved=True, chat_proved=True)
+    other = Model(INFO.model_copy(update={"digest": "other"}), None, text_verified=True, chat_verified=True)
     for name in "ab":
         world.fleet.set_model(WorkerKey(name), other)
     drawn = Counter(model.info.digest for _ in range(400) if (model := world.fleet.draw_model()) is not None)
@@ -106,7 +106,7 @@ def test_who_was_tried_is_not_tried_again() -> None:
 
 def test_ids_of_one_tokenizer_never_go_to_a_worker_of_another() -> None:
     world = World("a", "b")
-    other = Model(INFO.model_copy(update={"digest": "other"}), None, text_proved=True, chat_proved=True)
+    other = Model(INFO.model_copy(update={"digest": "other"}), None, text_verified=True, chat_verified=True)
     world.fleet.set_model(WorkerKey("b"), other)
     for _ in range(10):
         pick = world.pick(digest=MODEL.digest)
@@ -117,7 +117,7 @@ def test_ids_of_one_tokenizer_never_go_to_a_worker_of_another() -> None:
 def test_requests_for_an_adapter_go_to_workers_that_have_it() -> None:
     """While a rollout adds one, some workers have it and others would answer 404."""
     world = World("a", "b")
-    adapted = Model(INFO.model_copy(update={"adapters": ("french",)}), None, text_proved=True, chat_proved=True)
+    adapted = Model(INFO.model_copy(update={"adapters": ("french",)}), None, text_verified=True, chat_verified=True)
     world.fleet.set_model(WorkerKey("b"), adapted)
     for _ in range(10):
         pick = world.fleet.pick(prompt_tokens=1, chain=(), digest=None, avoid=(), adapter="french")

@@ -25,8 +25,8 @@ from pointsman.serving.flow_control import UNBOUNDED, FlowBounds, has_room, in_t
 MODEL = Model(
     ModelInfo(served_name="m", max_model_len=100, block_size=4, files=(), digest="d"),
     None,
-    text_proved=True,
-    chat_proved=True,
+    text_verified=True,
+    chat_verified=True,
 )
 PROMPT_TOKENS = 100
 

@@ -34,7 +34,7 @@ def processor(tmp_path_factory: pytest.TempPathFactory) -> TextProcessor:
 
 def model(processor: TextProcessor | None, *, proved: bool = True) -> Model:
     info = ModelInfo(served_name="m", max_model_len=400, block_size=BLOCK_SIZE, files=(), digest="d")
-    return Model(info, processor, text_proved=proved, chat_proved=proved, doubt="" if proved else "a doubt")
+    return Model(info, processor, text_verified=proved, chat_verified=proved, doubt="" if proved else "a doubt")
 
 
 async def planned(of: Model, endpoint: Endpoint = Endpoint.CHAT, **body: Any) -> RequestPlan:

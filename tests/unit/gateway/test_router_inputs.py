@@ -107,7 +107,7 @@ def test_a_second_gateway_avoids_the_worker_that_the_first_one_gave_streams() ->
     info = ModelInfo(served_name="m", max_model_len=8192, block_size=16, files=(), digest="d")
     for world in (first, second):
         for name in ("a", "b"):
-            world.fleet.set_model(WorkerKey(name), Model(info, None, text_proved=True, chat_proved=True))
+            world.fleet.set_model(WorkerKey(name), Model(info, None, text_verified=True, chat_verified=True))
 
     def pick(world: World, *avoid: str) -> str:
         found = world.fleet.pick(prompt_tokens=100, chain=(), digest=None, avoid={WorkerKey(a) for a in avoid})

@@ -70,7 +70,7 @@ def worlds(draw: st.DrawFn) -> World:
             terminating=terminating,
             pod_ready=engine.phase is not WorkerPhase.STARTING,
             routable_label=not draining and dice.random() < 0.5,
-            verified=verified,
+            verified_container=verified,
             drain_started_s=990.0 if draining else None,
             drain_reason=DrainReason.SCALE_DOWN if draining else None,
             container=Container(running=True, id="c0"),

@@ -40,7 +40,7 @@ def worker(name: str = "chat-r-0", role: Role = Role.DECODE, **fields: Any) -> W
             "pod_ip": "127.0.0.9",
             "pod_ready": True,
             "routable_label": True,
-            "verified": f"{role.label}/c",
+            "verified_container": f"{role.label}/c",
             "container": Container(id="c", running=True),
             "state": state(name, role=role, verified=role),
             **fields,
@@ -125,7 +125,7 @@ def test_a_draining_worker_that_does_not_answer_is_not_taken_for_idle() -> None:
         {"state": state(role=Role.DECODE, phase=WorkerPhase.FAILED, in_flight=2)},
         {"container": Container(running=False, restarts=3)},
         {"phase": "Failed"},
-        {"pod_ready": False, "verified": None, "state": None},
+        {"pod_ready": False, "verified_container": None, "state": None},
     ],
 )
 def test_a_leaving_worker_with_nothing_to_lose_goes(fields: dict[str, Any]) -> None:
@@ -138,7 +138,7 @@ def test_a_leaving_worker_with_nothing_to_lose_goes(fields: dict[str, Any]) -> N
 
 def test_a_role_is_proved_before_it_is_routable() -> None:
     def step(**fields: Any) -> list[str]:
-        fresh = worker(**{"routable_label": False, "verified": None, **fields})
+        fresh = worker(**{"routable_label": False, "verified_container": None, **fields})
         return [action.label for action in role_actions(snapshot(fresh))]
 
     assert step(state=state(phase=WorkerPhase.STARTING)) == []
@@ -153,7 +153,7 @@ def test_a_role_is_proved_before_it_is_routable() -> None:
 @pytest.mark.parametrize("port", [8090, None])
 def test_the_port_where_a_worker_serves_metrics_is_written_as_it_reports_it(port: int | None) -> None:
     proved = state(role=Role.DECODE, verified=Role.DECODE, metrics_port=port)
-    (action,) = role_actions(snapshot(worker(routable_label=False, verified=None, state=proved)))
+    (action,) = role_actions(snapshot(worker(routable_label=False, verified_container=None, state=proved)))
     assert isinstance(action, act.PatchPod)
     assert action.adds_to_routing
     assert action.labels[METRICS_PORT_LABEL] == (None if port is None else str(port))
@@ -203,12 +203,12 @@ def test_a_restarted_container_is_unrouted_without_asking_anybody() -> None:
 
 
 def test_a_prefill_worker_waits_for_somebody_who_can_pull_its_kv() -> None:
-    fresh = worker("p", Role.PREFILL, routable_label=False, verified=None, state=state(role=Role.PREFILL))
+    fresh = worker("p", Role.PREFILL, routable_label=False, verified_container=None, state=state(role=Role.PREFILL))
     assert list(role_actions(snapshot(fresh))) == []
     stranger = worker("d0", kv_compatibility="other")
     unready = worker("d1", pod_ready=False)
     assert prefill_partner(fresh, snapshot(fresh, stranger, unready)) is None
-    beginner = worker("a", verified=None, routable_label=False, state=state(phase=WorkerPhase.IDLE))
+    beginner = worker("a", verified_container=None, routable_label=False, state=state(phase=WorkerPhase.IDLE))
     assert prefill_partner(fresh, snapshot(fresh, beginner)) == beginner
     proved = worker("z")
     assert prefill_partner(fresh, snapshot(fresh, beginner, proved)) == proved

@@ -87,7 +87,9 @@ def befall(it: World, event: str) -> None:
             it.pools.pop(dice.choice(list(LANGUAGE_ROLES)), None)
         case "work":
             for uid, engine in it.engines.items():
-                if it.pods[uid].pod_ready or it.pods[uid].verified is not None:  # nothing else is ever sent work
+                if (
+                    it.pods[uid].pod_ready or it.pods[uid].verified_container is not None
+                ):  # nothing else is ever sent work
                     engine.in_flight = dice.randrange(6)
 
 
@@ -120,7 +122,7 @@ def test_whatever_happens_everything_ends_and_the_service_is_as_its_pools_say(
         assert it.run(500), (
             [(s.name, s.status.phase, s.status.message) for s in it.switches.values() if not s.ended],
             [(p.name, p.status.phase, p.status.message) for p in it.plans.values() if not p.ended],
-            [(p.name, p.role, p.hold, p.phase, p.ready, p.node) for p in it.pods.values()],
+            [(p.name, p.role, p.claim, p.phase, p.ready, p.node) for p in it.pods.values()],
             it.lost_nodes,
         )
     assert all(switch.ended for switch in it.switches.values())

@@ -176,7 +176,7 @@ def test_mixed_groups_never_end_remote_prefill_in_silence(seed: int, misfortune:
 
 
 def test_a_prefill_worker_nobody_may_pull_from_is_not_verified_with_another_prefill_worker() -> None:
-    fresh = {"routable_label": False, "verified": None, "state": state(role=Role.PREFILL)}
+    fresh = {"routable_label": False, "verified_container": None, "state": state(role=Role.PREFILL)}
     first, second = (worker(name, Role.PREFILL, **OTHER, **fresh) for name in ("p0", "p1"))
     other = worker("d", **SAME)
     assert list(role_actions(snapshot(first, second, other))) == []
@@ -224,7 +224,9 @@ def test_many_new_prefill_workers_are_verified_with_many_decode_workers() -> Non
     """Each verification is a NIXL handshake and two prompts: one partner for all would be held up by hundreds."""
     decode = [worker(f"d{number:03}") for number in range(50)]
     fresh = [
-        worker(f"p{number:03}", Role.PREFILL, routable_label=False, verified=None, state=state(role=Role.PREFILL))
+        worker(
+            f"p{number:03}", Role.PREFILL, routable_label=False, verified_container=None, state=state(role=Role.PREFILL)
+        )
         for number in range(500)
     ]
     now = snapshot(*decode, *fresh)
@@ -237,7 +239,7 @@ def test_many_new_prefill_workers_are_verified_with_many_decode_workers() -> Non
 
 def test_a_partner_that_fails_is_not_tried_for_ever() -> None:
     decode = [worker(f"d{number}") for number in range(4)]
-    fresh = worker("p", Role.PREFILL, routable_label=False, verified=None, state=state(role=Role.PREFILL))
+    fresh = worker("p", Role.PREFILL, routable_label=False, verified_container=None, state=state(role=Role.PREFILL))
 
     def partner(now: Snapshot) -> str:
         found = prefill_partner(fresh, now)

@@ -90,7 +90,7 @@ def test_a_plan_of_mode_active_ends_when_the_mode_becomes_approve_and_what_began
     for engine in it.engines.values():
         engine.in_flight = 5
     made = plan(it, 3, 2, switches=2)
-    while not any(pod.hold for pod in it.pods.values()):
+    while not any(pod.claim for pod in it.pods.values()):
         it.reconcile()
     it.policy = policy(Mode.APPROVE)
     assert it.run(100)
@@ -104,7 +104,7 @@ def test_a_plan_of_mode_active_ends_when_the_mode_becomes_approve_and_what_began
 def test_scale_in_that_is_switched_off_in_the_middle_of_a_switch_is_not_done_after_it() -> None:
     it = world(prefill=1, decode=4)
     made = plan(it, 2, 2, switches=1)
-    while not any(pod.hold for pod in it.pods.values()):
+    while not any(pod.claim for pod in it.pods.values()):
         it.reconcile()
     it.policy = policy(actions={"scaleIn": OFF})
     assert it.run(100)

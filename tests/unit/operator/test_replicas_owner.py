@@ -12,7 +12,7 @@ from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.operator.core import actions as act
 from pointsman.operator.core.decide import decide
 from pointsman.operator.core.desired import first_replicas, pool_target
-from pointsman.operator.core.snapshot import Hold, Policy
+from pointsman.operator.core.snapshot import Policy, SwitchClaim
 from unit.operator.test_decisions import snapshot, worker
 from unit.operator.test_plans import plan, policy, replicas, world
 from unit.operator.test_status import of, told
@@ -178,8 +178,9 @@ def test_a_new_pool_begins_with_the_services_number() -> None:
     five = replace(empty, workers=tuple(worker(f"d-{n}") for n in range(5)))
     assert first_replicas(five, Role.DECODE) == 5
     assert first_replicas(five, Role.DECODE, 6) == 6, "one worker is just being replaced"
-    held = replace(five.workers[0], role=Role.PREFILL, hold=Hold(uid="s", source=Role.DECODE, target=Role.PREFILL))
-    switching = replace(five, workers=(held, *five.workers[1:]))
+    claim = SwitchClaim(uid="s", source=Role.DECODE, target=Role.PREFILL)
+    claimed = replace(five.workers[0], role=Role.PREFILL, claim=claim)
+    switching = replace(five, workers=(claimed, *five.workers[1:]))
     assert first_replicas(switching, Role.DECODE, 6) == 5, "the switch is in no book yet, so it is still to be moved"
 
 

@@ -211,7 +211,7 @@ def test_a_refused_spec_makes_no_worker_outdated() -> None:
     assert of(outcome, ConditionType.READY).reason == Reason.TEMPLATE_REFUSED
 
 
-LOST = replace(DECODE, node="n1", node_lost=True, pod_ready=False, verified="decode/c")
+LOST = replace(DECODE, node="n1", node_lost=True, pod_ready=False, verified_container="decode/c")
 """A worker that served, on a node that does not answer any more: its container is still said to run."""
 
 
@@ -228,7 +228,7 @@ def test_a_worker_on_a_lost_node_is_said_to_be_lost() -> None:
 
 
 def test_a_worker_that_never_served_and_is_on_a_lost_node_is_not_being_started() -> None:
-    outcome = told(snapshot(PREFILL, replace(LOST, verified=None)))
+    outcome = told(snapshot(PREFILL, replace(LOST, verified_container=None)))
     counts = outcome.status.pools
     assert counts is not None
     assert (counts.decode.existing, counts.decode.starting) == (1, 0)

@@ -11,7 +11,7 @@ from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase, SwitchReason
 from pointsman.operator.core.actions import SetSwitchStatus
 from pointsman.operator.core.decide import decide, next_look_s
-from pointsman.operator.core.snapshot import Hold, Switch
+from pointsman.operator.core.snapshot import Switch, SwitchClaim
 from pointsman.operator.core.switching import KEPT_SWITCHES
 from unit.operator.world import Render, World, service, spec
 
@@ -171,7 +171,7 @@ def test_a_pod_that_dies_on_the_way_fails_the_switch_and_is_replaced_in_its_old_
     switch = it.switch(Role.DECODE)
     it.reconcile()
     it.reconcile()
-    held = next(pod for pod in it.pods.values() if pod.hold)
+    held = next(pod for pod in it.pods.values() if pod.claim)
     it.pods[held.uid] = replace(held, terminating=True)
     assert it.run(100)
     assert status(it, switch) == (SwitchPhase.FAILED, SwitchReason.WORKER_LOST)
@@ -183,7 +183,7 @@ def test_a_pod_that_ended_for_good_on_the_way_is_not_waited_for() -> None:
     switch = it.switch(Role.DECODE)
     it.reconcile()
     it.reconcile()
-    held = next(pod for pod in it.pods.values() if pod.hold)
+    held = next(pod for pod in it.pods.values() if pod.claim)
     it.pods[held.uid] = replace(held, phase="Failed", pod_ready=False, container=replace(held.container, running=False))
     for _ in range(10):
         it.reconcile()
@@ -202,7 +202,7 @@ def test_a_pod_that_dies_with_the_books_half_moved_is_not_followed_by_another_on
             if not isinstance(action, SetSwitchStatus):
                 it.execute(action)
         it.tick()
-    held = next(pod for pod in it.pods.values() if pod.hold)
+    held = next(pod for pod in it.pods.values() if pod.claim)
     others = {uid for uid, pod in it.pods.items() if pod.role is Role.DECODE and uid != held.uid}
     it.pods[held.uid] = replace(held, terminating=True)
     assert it.run(100)
@@ -281,11 +281,11 @@ def test_a_deleted_service_ends_its_switches() -> None:
     assert status(it, switch) == (SwitchPhase.FAILED, SwitchReason.SERVICE_DELETED)
 
 
-def test_a_hold_survives_its_annotation_and_a_foreign_one_is_none() -> None:
-    hold = Hold(uid="1-2", source=Role.DECODE, target=Role.PREFILL)
-    assert Hold.parse(str(hold)) == hold
+def test_a_claim_survives_its_annotation_and_a_foreign_one_is_none() -> None:
+    claim = SwitchClaim(uid="1-2", source=Role.DECODE, target=Role.PREFILL)
+    assert SwitchClaim.parse(str(claim)) == claim
     for foreign in (None, "", "1-2", "1-2/decode", "1-2/decode/encode", "/decode/prefill"):
-        assert Hold.parse(foreign) is None
+        assert SwitchClaim.parse(foreign) is None
 
 
 @settings(max_examples=60, deadline=None)
@@ -348,7 +348,7 @@ def test_a_paused_service_needs_no_timer_be_it_in_the_middle_of_a_switch() -> No
     it.switch(Role.DECODE)
     it.reconcile()
     it.reconcile()
-    assert any(pod.hold for pod in it.pods.values())
+    assert any(pod.claim for pod in it.pods.values())
     it.service = replace(it.service, spec=it.service.spec.model_copy(update={"paused": True}))
     assert decide(it.snapshot(), Render()).actions == ()
     assert next_look_s(it.snapshot()) is None
@@ -369,7 +369,7 @@ def test_a_switch_that_is_created_while_the_service_is_paused_says_what_it_waits
     it.reconcile()
     assert status(it, switch) == (SwitchPhase.PENDING, SwitchReason.SERVICE_PAUSED)
     assert decide(it.snapshot(), Render()).actions == (), "it is said once"
-    assert not any(pod.hold for pod in it.pods.values())
+    assert not any(pod.claim for pod in it.pods.values())
     it.service = replace(it.service, spec=it.service.spec.model_copy(update={"paused": False}))
     assert it.run(60)
     assert status(it, switch) == (SwitchPhase.COMPLETED, SwitchReason.SWITCHED)
@@ -378,7 +378,7 @@ def test_a_switch_that_is_created_while_the_service_is_paused_says_what_it_waits
 def test_a_switch_that_had_begun_before_the_pause_is_left_as_it_is() -> None:
     it = world()
     it.switch(Role.DECODE)
-    while not any(pod.hold for pod in it.pods.values()):
+    while not any(pod.claim for pod in it.pods.values()):
         it.reconcile()
     it.service = replace(it.service, spec=it.service.spec.model_copy(update={"paused": True}))
     assert decide(it.snapshot(), Render()).actions == ()

@@ -28,13 +28,13 @@ from pointsman.operator.core.snapshot import (
     DrainReason,
     GatewayDeployment,
     GatewayPod,
-    Hold,
     Plan,
     Policy,
     Pool,
     Service,
     Snapshot,
     Switch,
+    SwitchClaim,
     Worker,
 )
 from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET
@@ -394,16 +394,16 @@ class World:
             started_s = None if reason is None else self.now_s
             pod = replace(pod, drain_started_s=started_s, drain_reason=None if reason is None else DrainReason(reason))
         if SWITCH_ANNOTATION in notes:
-            pod = replace(pod, hold=Hold.parse(notes[SWITCH_ANNOTATION]))
+            pod = replace(pod, claim=SwitchClaim.parse(notes[SWITCH_ANNOTATION]))
         if VERIFIED_CONTAINER_ANNOTATION in notes:
-            pod = replace(pod, verified=notes[VERIFIED_CONTAINER_ANNOTATION])
+            pod = replace(pod, verified_container=notes[VERIFIED_CONTAINER_ANNOTATION])
         return replace(pod, routable_label=labels.get(names.ROUTABLE_LABEL, str(pod.routable_label).lower()) == "true")
 
     def _check_role(self, role: Role, pod: Worker) -> None:
         engine = self.engines[pod.uid]
-        assert pod.hold is not None, f"{pod.name} changes its role without a switch"
-        switch = self.switches.get(pod.hold.uid)
-        if switch is not None and switch.spec.drain_first and role is pod.hold.target and pod.container.running:
+        assert pod.claim is not None, f"{pod.name} changes its role without a switch"
+        switch = self.switches.get(pod.claim.uid)
+        if switch is not None and switch.spec.drain_first and role is pod.claim.target and pod.container.running:
             assert not (engine.in_flight or engine.leases), f"{pod.name} changes its role with work in the old one"
 
     def _delete(self, action: act.DeleteWorker, pod: Worker) -> None:
@@ -551,14 +551,14 @@ class World:
     def settled(self) -> bool:
         """Every pool has exactly what it should, all of it routable, nothing leaving."""
         not_given_up = [pod for pod in self.pods.values() if not (pod.terminating and pod.node in self.lost_nodes)]
-        if any(pod.hold is not None for pod in not_given_up):
+        if any(pod.claim is not None for pod in not_given_up):
             return False
         if set(self.pools) != set(self.service.spec.roles):
             return False
         for role, pool in self.pools.items():
             bounds = self.service.spec.pools.of(role)
             wanted = min(max(pool.replicas, bounds.min_replicas), bounds.max_replicas)
-            there = [pod for pod in not_given_up if pod.role is role and pod.hold is None]
+            there = [pod for pod in not_given_up if pod.role is role and pod.claim is None]
             if len(there) != wanted or len(self.routable(role)) != wanted:
                 return False
             if any(not serves(_state_of(pod, self.engines[pod.uid]), role) for pod in there):

@@ -397,7 +397,7 @@ class Fleet:
             self._adapters = frozenset(name for one in self._usable for name in one.model.info.adapters)
             counts = Counter(one.digest for one in self._usable)
             # A model on which the gateway's own rendering was proved wins a tie.
-            self._model = models[max(models, key=lambda digest: (counts[digest], models[digest].chat_proved, digest))]
+            self._model = models[max(models, key=lambda digest: (counts[digest], models[digest].chat_verified, digest))]
         self._changed.set()
         self._changed = asyncio.Event()
         self._room_changed()

@@ -78,8 +78,8 @@ class ModelCatalog:
             extra={
                 "worker": worker.name,
                 "model": model.info.served_name,
-                "tokens": model.text_proved,
-                "chat_tokens": model.chat_proved,
+                "tokens": model.text_verified,
+                "chat_tokens": model.chat_verified,
                 "doubt": model.doubt,
             },
         )
@@ -95,8 +95,8 @@ class ModelCatalog:
                 self._processors[info.digest] = await self._load(worker, info)
         processor = self._processors[info.digest]
         if isinstance(processor, str):
-            return Model(info, None, text_proved=False, chat_proved=False, doubt=processor)
-        return await self._prove(worker, info, processor)
+            return Model(info, None, text_verified=False, chat_verified=False, doubt=processor)
+        return await self._verify(worker, info, processor)
 
     async def _load(self, worker: Worker, info: ModelInfo) -> TextProcessor | str:
         folder = self._folder / _checked("digest", info.digest, _SHA256)
@@ -122,23 +122,23 @@ class ModelCatalog:
         part.write_bytes(data)
         part.replace(path)
 
-    async def _prove(self, worker: Worker, info: ModelInfo, processor: TextProcessor) -> Model:
+    async def _verify(self, worker: Worker, info: ModelInfo, processor: TextProcessor) -> Model:
         """Tokenise the probes on both sides."""
         doubts = []
-        text_proved = chat_proved = True
+        text_verified = chat_verified = True
         for text in PROBE_TEXTS:
             theirs = await self._engine_tokens(worker, {"model": info.served_name, "prompt": text})
             if theirs != processor.encode(text):
-                text_proved = chat_proved = False
+                text_verified = chat_verified = False
                 doubts.append("the engine tokenises texts differently")
                 break
         if info.parses_chat:
-            chat_proved = False
+            chat_verified = False
             doubts.append("the engine parses the output of chats")
-        if text_proved and not processor.has_chat_template:
-            chat_proved = False
+        if text_verified and not processor.has_chat_template:
+            chat_verified = False
             doubts.append("the model has no chat template of its own")
-        if chat_proved:
+        if chat_verified:
             for number, messages in enumerate(PROBE_CHATS):
                 body = {"model": info.served_name, "messages": messages}
                 theirs = await self._engine_tokens(worker, body)
@@ -147,10 +147,10 @@ class ModelCatalog:
                 except RequestInvalid:
                     ours = None  # a template may refuse system messages; then both sides must
                 if theirs != ours:
-                    chat_proved = False
+                    chat_verified = False
                     doubts.append(f"the engine renders probe conversation {number} differently")
                     break
-        return Model(info, processor, text_proved, chat_proved, "; ".join(doubts))
+        return Model(info, processor, text_verified, chat_verified, "; ".join(doubts))
 
     async def _engine_tokens(self, worker: Worker, body: dict[str, Any]) -> list[int] | None:
         """Ids by the engine's own ``/tokenize``; None when it refuses this input."""

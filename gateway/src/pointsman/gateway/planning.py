@@ -101,7 +101,7 @@ def _plan(
     identity = Identity(
         request.endpoint.id_prefix + request_id, created, request.body["model"], with_usage=request.include_usage
     )
-    verbatim = needs_engine(request) or _unproved(request, model)
+    verbatim = needs_engine(request) or _unverified(request, model)
     try:
         if verbatim is None:
             prompts = _token_prompts(request, model, identity, request_id)
@@ -243,14 +243,14 @@ def _likely_with_images(
     return known, whole
 
 
-def _unproved(request: ValidatedRequest, model: Model) -> Verbatim | None:
+def _unverified(request: ValidatedRequest, model: Model) -> Verbatim | None:
     """Why the gateway's own tokenising may not stand in for the engine's."""
     if request.endpoint is Endpoint.CHAT:
-        if model.chat_proved:
+        if model.chat_verified:
             return None
         reason = VerbatimReason.PARSER if model.info.parses_chat else VerbatimReason.TEMPLATE
         return Verbatim(reason, model.doubt or "this model's chat template")
-    if model.text_proved or all(prompt.token_ids is not None for prompt in request.prompts):
+    if model.text_verified or all(prompt.token_ids is not None for prompt in request.prompts):
         return None
     return Verbatim(VerbatimReason.TOKENIZER, model.doubt or "this model's tokenizer")
 

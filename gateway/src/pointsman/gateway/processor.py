@@ -150,14 +150,14 @@ def _texts(parts: list[Any], *, as_parts: bool) -> Any:
 class Model:
     """What one or more workers serve, and how far the gateway can stand in for their tokenizer.
 
-    ``chat_proved``: the gateway renders conversations to the same ids as the engine; ``text_proved``: likewise texts.
-    ``doubt`` says why not.
+    ``chat_verified``: the gateway renders conversations to the same ids as the engine; ``text_verified``: likewise
+    texts. ``doubt`` says why not.
     """
 
     info: ModelInfo
     processor: TextProcessor | None
-    text_proved: bool
-    chat_proved: bool
+    text_verified: bool
+    chat_verified: bool
     doubt: str = ""
 
     @property
@@ -170,7 +170,7 @@ class Model:
     @property
     def digest(self) -> str:
         """Equal digests tokenise alike, with the same trust."""
-        return f"{self.info.digest}/{self.info.served_name}/{int(self.text_proved)}{int(self.chat_proved)}"
+        return f"{self.info.digest}/{self.info.served_name}/{int(self.text_verified)}{int(self.chat_verified)}"
 
 
 PROBE_TEXTS = (

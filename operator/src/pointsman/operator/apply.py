@@ -91,7 +91,7 @@ class Writer:
     async def find_own(
         self, resource: Resource, name: str, service: Service, *, make_way: bool = True
     ) -> Object | None:
-        """The service's object of that name, None if there is none. Raises NameConflict for a stranger's.
+        """The service's object of that name, None if there is none. Raises NameConflict for a foreign one.
 
         What a deleted service of the same name left behind is deleted, under its uid: garbage collection would do the
         same, but may take a minute, and until then the new service could not begin. ``make_way`` needs a service that
@@ -108,11 +108,11 @@ class Writer:
             )
             live = await self._kube.find(resource, name, service.namespace)
         if live is not None:
-            refuse_stranger(resource, live, service.uid)
+            refuse_foreign(resource, live, service.uid)
         return live
 
     async def ensure(self, service: Service, manifest: Mapping[str, Any]) -> bool:
-        """Make a stamped manifest so; True if that took a write. Raises NameConflict for a stranger's object."""
+        """Make a stamped manifest so; True if that took a write. Raises NameConflict for a foreign object."""
         resource, name = _KINDS[manifest["kind"]], manifest["metadata"]["name"]
         live = await self.find_own(resource, name, service, make_way=service.has_finalizer)
         if live is not None:
@@ -370,7 +370,7 @@ class Writer:
             live = await self._kube.find(resources.PODS, action.name, service.namespace)
             if live is None:
                 return
-            refuse_stranger(resources.PODS, live, service.uid)
+            refuse_foreign(resources.PODS, live, service.uid)
             answer = live
         self._expectations.wrote(key, answer)
 
@@ -458,7 +458,7 @@ def _without(fields: Mapping[str, Any], paths: Collection[tuple[str, ...]]) -> d
     }
 
 
-def refuse_stranger(resource: Resource, live: Object, uid: str) -> None:
+def refuse_foreign(resource: Resource, live: Object, uid: str) -> None:
     """Raises NameConflict unless ``live`` belongs to the service of that uid."""
     if not is_owned_by(live, uid):
         raise NameConflict(resource.kind, live["metadata"]["name"], owner_in_words(live))

@@ -30,13 +30,13 @@ from pointsman.operator.core.problems import Problem, unreadable
 from pointsman.operator.core.revision import kv_compatibility
 from pointsman.operator.core.snapshot import (
     GatewayDeployment,
-    Hold,
     Plan,
     Policy,
     Pool,
     Service,
     Snapshot,
     Switch,
+    SwitchClaim,
     Worker,
 )
 from pointsman.operator.deployments import GatewayDeployments
@@ -151,9 +151,9 @@ class Observer:
         """
         plans = await self._plan_inputs.plans(key, service.uid)
         named = {name for plan in plans if not plan.ended for name in plan.status.switches}
-        holds = (Hold.parse(pod.metadata.annotations.get(SWITCH_ANNOTATION)) for pod in self._pods.by(key))
-        held = {hold.uid for hold in holds if hold is not None}
-        switches, objects = await self._plan_inputs.switches(key, service.uid, held=held, named=named)
+        claims = (SwitchClaim.parse(pod.metadata.annotations.get(SWITCH_ANNOTATION)) for pod in self._pods.by(key))
+        claimed = {claim.uid for claim in claims if claim is not None}
+        switches, objects = await self._plan_inputs.switches(key, service.uid, claimed=claimed, named=named)
         unowned = [raw for raw in objects if not _is_owned(raw)]
         problems: list[Problem] = []
         policy: Policy | None = None
@@ -318,7 +318,7 @@ def _is_owned(switch: Object) -> bool:
 
 
 def _owned_pod(pod: Pod, uid: str) -> bool:
-    """A worker of this service: by label and by owner, so that a stranger's look-alike is left alone."""
+    """A worker of this service: by label and by owner, so that a foreign look-alike is left alone."""
     owner = pod.metadata.controller
     return pod.metadata.labels.get(COMPONENT_LABEL) == COMPONENT_WORKER and owner is not None and owner.uid == uid
 

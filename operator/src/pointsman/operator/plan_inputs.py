@@ -44,17 +44,17 @@ class PlanInputs:
         self._policies = policies
 
     async def switches(
-        self, key: ServiceKey, uid: str, *, held: Collection[str], named: Collection[str] = ()
+        self, key: ServiceKey, uid: str, *, claimed: Collection[str], named: Collection[str] = ()
     ) -> tuple[tuple[Switch, ...], list[Object]]:
         """The switches of the service of that uid, and the live objects they came from (none if the mirror sufficed).
 
-        ``held``: uids of switches whose marks pods of the service carry; ``named``: names of switches that a plan that
-        runs has made. If the mirror lacks one of them, all are listed: it is behind, or the switch was deleted.
+        ``claimed``: uids of switches that pods of the service name; ``named``: names of switches that a plan that runs
+        has made. If the mirror lacks one of them, all are listed: it is behind, or the switch was deleted.
         """
         mirrored = [found for found in self._switches.by(key) if belongs(uid, found)]
         ended = [found for found in mirrored if switch_of(found).ended]
         known = {found.metadata.uid for found in mirrored} | {found.metadata.name for found in mirrored}
-        if not known.issuperset((*held, *named)):
+        if not known.issuperset((*claimed, *named)):
             live = await self._listed(resources.ROLE_SWITCHES, key)
             ended = []
         else:

@@ -177,7 +177,7 @@ class Reconciler:
         )
         unread = self._observer.unreadable_pods(key)
         problems += unread
-        # Not before the Secret is its own: workers that took a predecessor's token would be strangers.
+        # Not before the Secret is its own: workers that took a predecessor's token would be foreign.
         may_create = token is not None and not unread and self._clock.monotonic_s() >= memory.create_again_s
         decision = decide(snapshot, render if may_create else None)
         executed = await self._executor.execute(raw, snapshot, decision.actions, token)

@@ -169,18 +169,18 @@ def workers_to_ask(snapshot: Snapshot) -> tuple[Worker, ...]:
         role
         for role in snapshot.roles
         if sum(worker.active for worker in snapshot.counted(role)) > pool_target(snapshot, role).replicas
-    } | {switch.source for switch in snapshot.switches if not switch.ended and snapshot.held_by(switch.uid) is None}
-    running = {hold.uid for hold in snapshot.running_holds()}
+    } | {switch.source for switch in snapshot.switches if not switch.ended and snapshot.claimed_by(switch.uid) is None}
+    running = {claim.uid for claim in snapshot.running_claims()}
     for worker in snapshot.workers:
         if worker.terminating or not worker.container.running or worker.pod_ip is None:
             continue
-        on_its_way_in = worker.active and worker.pod_ready and not (worker.proved and worker.routable_label)
-        held = worker.hold is not None and worker.hold.uid in running
+        on_its_way_in = worker.active and worker.pod_ready and not (worker.is_verified and worker.routable_label)
+        has_switch_claim = worker.claim is not None and worker.claim.uid in running
         budget_unconfirmed = (
             worker.role is Role.PREFILL and worker.ready and worker.confirmed_budget != snapshot.prefill_token_budget
         )
         shrinks = worker.role in shrinking and worker.ready
-        if held or worker.draining or worker.suspect or on_its_way_in or shrinks or budget_unconfirmed:
+        if has_switch_claim or worker.draining or worker.suspect or on_its_way_in or shrinks or budget_unconfirmed:
             asked.append(worker)
     return tuple(asked)
 
@@ -188,7 +188,7 @@ def workers_to_ask(snapshot: Snapshot) -> tuple[Worker, ...]:
 def gateways_must_report(snapshot: Snapshot) -> bool:
     """A drain needs to know what the gateways use."""
     leaving = any(worker.draining and not worker.terminating for worker in snapshot.workers)
-    return leaving or bool(snapshot.running_holds())
+    return leaving or bool(snapshot.running_claims())
 
 
 def next_look_s(snapshot: Snapshot) -> float | None:
@@ -208,7 +208,7 @@ def next_look_s(snapshot: Snapshot) -> float | None:
         for worker in snapshot.workers
         if worker.lost_at_s is not None and worker.holds_gpus(snapshot.now_s)
     ]
-    if snapshot.running_holds():
+    if snapshot.running_claims():
         waits.append(SWITCH_POLL_S)
     elif any(worker.draining and not worker.terminating for worker in snapshot.workers):
         waits.append(DRAIN_POLL_S)

@@ -14,16 +14,16 @@ EXECUTED_MODES: Final = (Mode.ACTIVE, Mode.APPROVE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolTarget:
-    """``replicas`` workers are wanted. ``limit`` is never exceeded, leaving workers included.
+    """``replicas`` workers should serve. ``limit`` is never exceeded, draining workers included.
 
-    ``asked`` is what the pool's ``spec.replicas`` says; ``held`` is that within the service's bounds; ``replicas`` is
+    ``spec_replicas`` is the pool's ``spec.replicas``; ``clamped`` is that within the service's bounds; ``replicas`` is
     one less for every worker that a switch takes out of the pool at the moment.
     """
 
     role: Role
     replicas: int
-    asked: int
-    held: int
+    spec_replicas: int
+    clamped: int
     limit: int
 
 
@@ -47,15 +47,15 @@ def budgeted_gpus(spec: LLMServiceSpec, role: Role | None) -> int:
 
 
 def room_in_budget(snapshot: Snapshot) -> int:
-    """GPUs that may be given out beside those that are held, leaving workers included, while plans own the pools.
+    """GPUs that may be given out beside those in use, draining workers included, while plans own the pools.
 
     Where they do not, the numbers are somebody else's, and so is what they cost.
     """
     policy, spec = snapshot.policy, snapshot.service.spec
     if policy is None or policy.mode not in EXECUTED_MODES:
         return sum(MAX_REPLICAS * budgeted_gpus(spec, role) for role in Role)
-    held = (worker for worker in snapshot.workers if worker.holds_gpus(snapshot.now_s))
-    return max(0, policy.spec.budget.max_gpus - sum(budgeted_gpus(spec, worker.role) for worker in held))
+    in_use = (worker for worker in snapshot.workers if worker.holds_gpus(snapshot.now_s))
+    return max(0, policy.spec.budget.max_gpus - sum(budgeted_gpus(spec, worker.role) for worker in in_use))
 
 
 def first_replicas(snapshot: Snapshot, role: Role, desired_before: int = 0) -> int:
@@ -64,11 +64,11 @@ def first_replicas(snapshot: Snapshot, role: Role, desired_before: int = 0) -> i
     ``desired_before``: the number of its workers in the service's last status; 0: none, or not known.
     """
     bounds = snapshot.service.spec.pools.of(role)
-    running = {hold.uid for hold in snapshot.running_holds()}
+    running = {claim.uid for claim in snapshot.running_claims()}
 
     def pool_of(worker: Worker) -> Role | None:
         """Where it counts: no switch that runs is in the new pool's books, so the worker is still in its old pool."""
-        return worker.hold.source if worker.hold and worker.hold.uid in running else worker.role
+        return worker.claim.source if worker.claim and worker.claim.uid in running else worker.role
 
     present = sum(worker.active and pool_of(worker) is role for worker in snapshot.workers)
     before = 0 if running else desired_before
@@ -80,19 +80,25 @@ def first_replicas(snapshot: Snapshot, role: Role, desired_before: int = 0) -> i
 def pool_target(snapshot: Snapshot, role: Role) -> PoolTarget:
     """What the pool of ``role`` should have now. Without its WorkerPool: what it has, for its number is not known."""
     if role not in snapshot.service.spec.roles:
-        return PoolTarget(role=role, replicas=0, asked=0, held=0, limit=0)  # spec.encode was removed
+        return PoolTarget(role=role, replicas=0, spec_replicas=0, clamped=0, limit=0)  # spec.encode was removed
     bounds = snapshot.service.spec.pools.of(role)
     pool = snapshot.pools.get(role)
     if pool is None:
         counted = snapshot.counted(role)
         present = sum(worker.active or worker.stays_finished(snapshot.now_s) for worker in counted)
-        return PoolTarget(role=role, replicas=present, asked=present, held=present, limit=bounds.max_replicas)
-    asked = bounds.replicas if must_copy(snapshot, role, pool) else pool.replicas
-    held = min(max(asked, bounds.min_replicas), bounds.max_replicas)
+        return PoolTarget(
+            role=role,
+            replicas=present,
+            spec_replicas=present,
+            clamped=present,
+            limit=bounds.max_replicas,
+        )
+    spec_replicas = bounds.replicas if must_copy(snapshot, role, pool) else pool.replicas
+    clamped = min(max(spec_replicas, bounds.min_replicas), bounds.max_replicas)
     return PoolTarget(
         role=role,
-        asked=asked,
-        held=held,
-        replicas=max(0, held - snapshot.leaving_by_switch(role)),
+        spec_replicas=spec_replicas,
+        clamped=clamped,
+        replicas=max(0, clamped - snapshot.leaving_by_switch(role)),
         limit=bounds.max_replicas,
     )

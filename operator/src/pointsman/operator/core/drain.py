@@ -115,7 +115,7 @@ def drain_step(worker: Worker, snapshot: Snapshot) -> WorkerAction | None:
     reason = worker.drain_reason or DrainReason.SCALE_DOWN
     if worker.finished or not worker.container.running:
         return DeleteWorker(worker=name, uid=uid, why=text.drain_not_running(reason))
-    if not worker.pod_ready and worker.verified is None and (state is None or state.idle):
+    if not worker.pod_ready and worker.verified_container is None and (state is None or state.idle):
         return DeleteWorker(worker=name, uid=uid, why=text.drain_never_served(reason))
     if snapshot.now_s >= deadline_s(worker, snapshot):
         timeout_s, leases = snapshot.service.spec.drain.timeout_seconds, state.leases if state else 0

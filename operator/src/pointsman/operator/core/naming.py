@@ -11,7 +11,7 @@ VERIFIED_CONTAINER_ANNOTATION: Final = (
     f"{GROUP}/verified"  # "<role label>/<container id>": what was proved, and of whom
 )
 SERVICE_UID_LABEL: Final = f"{GROUP}/service-uid"  # on a RoleSwitch of a plan: whose plan it was
-SWITCH_ANNOTATION: Final = f"{GROUP}/switch"  # on a pod: the Hold of the RoleSwitch that has it
+SWITCH_ANNOTATION: Final = f"{GROUP}/switch"  # on a pod: the SwitchClaim of the RoleSwitch that has it
 LEDGER_ANNOTATION: Final = f"{GROUP}/ledger"  # on a WorkerPool: its Ledger. The next four are of earlier versions.
 MOVED_BY_ANNOTATION: Final = f"{GROUP}/moved-by"  # on a WorkerPool: uids of the switches whose ±1 is in its replicas
 SET_BY_ANNOTATION: Final = (

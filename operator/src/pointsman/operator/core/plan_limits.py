@@ -70,7 +70,7 @@ def refusal(plan: Plan, snapshot: Snapshot) -> str | None:
     if Role.ENCODE in plan.spec.roles and service.encode is None:
         return text.no_encode_pool(plan.spec.replicas(Role.ENCODE))
     gpus = sum(budgeted_gpus(service, role) * _after(plan, role, snapshot) for role in service.roles)
-    before = sum(budgeted_gpus(service, role) * pool_target(snapshot, role).held for role in service.roles)
+    before = sum(budgeted_gpus(service, role) * pool_target(snapshot, role).clamped for role in service.roles)
     if (refused := refused_gpus(policy.spec.budget, gpus, before)) is not None:
         return refused
     for role in plan.spec.roles:
@@ -83,7 +83,7 @@ def refusal(plan: Plan, snapshot: Snapshot) -> str | None:
 
 def _after(plan: Plan, role: Role, snapshot: Snapshot) -> int:
     """Workers of a role once the plan is carried out; a pool that it does not write stays as it is."""
-    return plan.spec.replicas(role) if role in plan.spec.roles else pool_target(snapshot, role).held
+    return plan.spec.replicas(role) if role in plan.spec.roles else pool_target(snapshot, role).clamped
 
 
 def _steps(plan: Plan, snapshot: Snapshot) -> Steps:
@@ -92,7 +92,7 @@ def _steps(plan: Plan, snapshot: Snapshot) -> Steps:
         step
         for step in wanted_switches(plan)
         if (switch := known.get(step.name)) is None
-        or not (switch.ended or switch.status.worker_uid or snapshot.held_by(switch.uid))
+        or not (switch.ended or switch.status.worker_uid or snapshot.claimed_by(switch.uid))
     ]
     starts = removals = 0
     for role in plan.spec.roles:

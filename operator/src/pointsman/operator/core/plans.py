@@ -136,9 +136,9 @@ def gate(plan: Plan, at: Gate) -> Held | None:
 
 def _carry_out(plan: Plan, snapshot: Snapshot) -> Iterator[Action]:
     refused = refusal(plan, snapshot)
-    held = gate(plan, Gate(snapshot.plans, snapshot.policy, refused, snapshot.service.namespace, snapshot.now_s))
-    if held is not None:
-        yield from report_plan(plan, snapshot.now_s, *held)
+    gated = gate(plan, Gate(snapshot.plans, snapshot.policy, refused, snapshot.service.namespace, snapshot.now_s))
+    if gated is not None:
+        yield from report_plan(plan, snapshot.now_s, *gated)
         return
     yield from _set_routing(plan, snapshot)
     switches = {switch.name: switch for switch in snapshot.switches}
@@ -165,7 +165,7 @@ def _carry_out(plan: Plan, snapshot: Snapshot) -> Iterator[Action]:
     running = [
         switch.name
         for switch in snapshot.switches
-        if not switch.ended and (snapshot.held_by(switch.uid) or snapshot.plan_of(switch))
+        if not switch.ended and (snapshot.claimed_by(switch.uid) or snapshot.plan_of(switch))
     ]
     if running:
         # Of an older plan or by hand: its ±1 is still to come, so numbers written now would be wrong afterwards.

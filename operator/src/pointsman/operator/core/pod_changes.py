@@ -20,7 +20,7 @@ from pointsman.operator.core.naming import (
     SWITCH_ANNOTATION,
     VERIFIED_CONTAINER_ANNOTATION,
 )
-from pointsman.operator.core.snapshot import UNKNOWN_SCORE, DrainReason, DrainScore, Hold, Worker
+from pointsman.operator.core.snapshot import UNKNOWN_SCORE, DrainReason, DrainScore, SwitchClaim, Worker
 
 _NONE: Final[Mapping[str, str | None]] = {}
 _NOT_ROUTABLE: Final[Mapping[str, str | None]] = {ROUTABLE_LABEL: "false"}
@@ -42,7 +42,7 @@ def _patch(
 def add_to_routing(worker: Worker, metrics_port: int | None, why: str) -> PatchPod:
     """With what was verified, and the port where the worker reports that it serves metrics."""
     labels = {ROUTABLE_LABEL: "true", METRICS_PORT_LABEL: None if metrics_port is None else str(metrics_port)}
-    verified = {VERIFIED_CONTAINER_ANNOTATION: worker.proof}
+    verified = {VERIFIED_CONTAINER_ANNOTATION: worker.container_mark}
     return _patch(worker, PodChange.ROUTABLE, why, outcomes.routing_started(worker.name, why), labels, verified)
 
 
@@ -66,9 +66,9 @@ def cancel_drain(worker: Worker, why: str) -> PatchPod:
     return _patch(worker, PodChange.CANCEL_DRAIN, why, outcomes.drain_cancelled(worker.name, why), annotations=marks)
 
 
-def claim(worker: Worker, hold: Hold, why: str) -> PatchPod:
+def claim_worker(worker: Worker, claim: SwitchClaim, why: str) -> PatchPod:
     """Mark the pod as a switch's, and not routable."""
-    mark = {SWITCH_ANNOTATION: str(hold)}
+    mark = {SWITCH_ANNOTATION: str(claim)}
     return _patch(worker, PodChange.CLAIM, why, outcomes.worker_claimed(worker.name, why), _NOT_ROUTABLE, mark)
 
 

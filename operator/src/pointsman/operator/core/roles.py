@@ -30,15 +30,15 @@ def role_actions(snapshot: Snapshot) -> Iterator[WorkerAction]:
 
 def _leaves_role(worker: Worker, snapshot: Snapshot) -> bool:
     """A switch holds it and it is still in its old role: it must not be made routable there again."""
-    if worker.hold is None or worker.role is not worker.hold.source:
+    if worker.claim is None or worker.role is not worker.claim.source:
         return False
-    switch = next((s for s in snapshot.switches if s.uid == worker.hold.uid), None)
+    switch = next((s for s in snapshot.switches if s.uid == worker.claim.uid), None)
     return switch is not None and not switch.ended and switch.status.phase is not SwitchPhase.ROLLING_BACK
 
 
 def _next_step(worker: Worker, role: Role, snapshot: Snapshot) -> WorkerAction | None:
     state, url = worker.state, worker.control_url
-    if worker.routable_label and not worker.proved:
+    if worker.routable_label and not worker.is_verified:
         return remove_from_routing(worker, text.not_verified(role))
     if state is None or url is None or state.phase in (WorkerPhase.STARTING, WorkerPhase.FAILED):
         return None

@@ -84,7 +84,7 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
+class SwitchClaim:
     """The mark of a RoleSwitch on the worker it switches."""
 
     uid: str  # of the RoleSwitch
@@ -96,7 +96,7 @@ class Hold:
         return f"{self.uid}/{self.source.label}/{self.target.label}"
 
     @classmethod
-    def parse(cls, annotation: str | None) -> "Hold | None":
+    def parse(cls, annotation: str | None) -> "SwitchClaim | None":
         """From the annotation; None for an absent or foreign value."""
         uid, _, roles = (annotation or "").partition("/")
         source, target = (Role.from_label(label) for label in (*roles.split("/"), "")[:2])
@@ -223,7 +223,7 @@ class Worker:
     gates_open: bool = True  # the kubelet reports that the readiness gates of the pod are open too
     routable_label: bool = False
     routable_condition: bool | None = None  # ROUTABLE_CONDITION; None: the pod, of an earlier version, has no such gate
-    verified: str | None = None  # VERIFIED_CONTAINER_ANNOTATION
+    verified_container: str | None = None  # VERIFIED_CONTAINER_ANNOTATION
     drain_started_s: float | None = None
     drain_reason: DrainReason | None = None
     drain_score: DrainScore = UNKNOWN_SCORE
@@ -233,7 +233,7 @@ class Worker:
     state: WorkerState | None = None
     suspect: bool = False  # by the last poll it does not serve in the role of its label, or does not answer
     asked: bool = False  # the worker was asked for ``state`` for this snapshot
-    hold: Hold | None = None  # the switch that has it
+    claim: SwitchClaim | None = None  # the switch that has it
     verify_error: str | None = None  # why its last verification in this role failed, if it did
     busy: str | None = None  # the operator is doing this to the worker now: "role", "verify", …
     metrics_port: int | None = None  # by label
@@ -262,19 +262,20 @@ class Worker:
         return not (self.finished or (self.lost_at_s is not None and now_s >= self.lost_at_s))
 
     @property
-    def proof(self) -> str | None:
+    def container_mark(self) -> str | None:
         """What VERIFIED_CONTAINER_ANNOTATION holds once this container was verified in this role."""
         return f"{self.role.label}/{self.container.id}" if self.role and self.container.id else None
 
     @property
-    def proved(self) -> bool:
+    def is_verified(self) -> bool:
         """This very container answered a real request in this role."""
-        return self.proof is not None and self.verified == self.proof and self.container.running
+        mark = self.container_mark
+        return mark is not None and self.verified_container == mark and self.container.running
 
     @property
     def ready(self) -> bool:
         """Ready means that it could serve: engine healthy, role given, a real request answered."""
-        return self.active and self.proved and self.pod_ready
+        return self.active and self.is_verified and self.pod_ready
 
     @property
     def routable(self) -> bool:
@@ -352,14 +353,14 @@ class Snapshot:
         """The workers of a pool, terminating ones left out: a pod that goes is not "there"."""
         return tuple(worker for worker in self.workers if worker.role is role and not worker.terminating)
 
-    def held_by(self, switch_uid: str) -> Worker | None:
+    def claimed_by(self, switch_uid: str) -> Worker | None:
         """The worker a switch has; None: none yet, or its pod goes."""
-        return next((w for w in self.workers if w.hold and w.hold.uid == switch_uid and not w.terminating), None)
+        return next((w for w in self.workers if w.claim and w.claim.uid == switch_uid and not w.terminating), None)
 
-    def running_holds(self) -> tuple[Hold, ...]:
+    def running_claims(self) -> tuple[SwitchClaim, ...]:
         """Marks of switches that have not ended (a mark whose switch was deleted has not)."""
         ended = {switch.uid for switch in self.switches if switch.ended}
-        return tuple(w.hold for w in self.workers if w.hold and w.hold.uid not in ended and not w.terminating)
+        return tuple(w.claim for w in self.workers if w.claim and w.claim.uid not in ended and not w.terminating)
 
     def plan_of(self, switch: Switch) -> Plan | None:
         """The plan that made a switch; None: a person did, or the plan is gone."""
@@ -367,22 +368,22 @@ class Snapshot:
 
     def counted(self, role: Role) -> tuple[Worker, ...]:
         """The workers that count in a pool: a worker on its way counts in none until its +1 is in the books."""
-        running = {hold.uid for hold in self.running_holds()}
+        running = {claim.uid for claim in self.running_claims()}
         pool = self.pools.get(role)
         moved = pool.moved_by if pool else ()
         return tuple(
             worker
             for worker in self.of(role)
-            if worker.hold is None
-            or worker.hold.uid not in running
-            or (worker.hold.target is role and worker.hold.uid in moved)
+            if worker.claim is None
+            or worker.claim.uid not in running
+            or (worker.claim.target is role and worker.claim.uid in moved)
         )
 
     def coming_by_switch(self, role: Role) -> int:
         """Workers on their way into a pool that are not yet in its number."""
         pool = self.pools.get(role)
         moved = pool.moved_by if pool else ()
-        return sum(hold.target is role and hold.uid not in moved for hold in self.running_holds())
+        return sum(claim.target is role and claim.uid not in moved for claim in self.running_claims())
 
     def waited_s(self, began_s: float) -> float:
         """How long something has been waited for since ``began_s``: time in which nobody looked does not count."""
@@ -392,4 +393,4 @@ class Snapshot:
         """Replicas of a pool that belong to workers on their way out of it, not yet taken off its number."""
         pool = self.pools.get(role)
         moved = pool.moved_by if pool else ()
-        return sum(hold.source is role and hold.uid not in moved for hold in self.running_holds())
+        return sum(claim.source is role and claim.uid not in moved for claim in self.running_claims())

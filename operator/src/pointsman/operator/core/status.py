@@ -76,8 +76,8 @@ def report(
         **verdicts,
     }
     summary = workers_in_words({role: count.routable for role, count in counts.items()})
-    if snapshot.running_holds():
-        summary += f"(+{len(snapshot.running_holds())} switching)"
+    if snapshot.running_claims():
+        summary += f"(+{len(snapshot.running_claims())} switching)"
     status = LLMServiceStatus(
         observed_generation=snapshot.service.generation,
         summary=summary,
@@ -117,7 +117,7 @@ def pool_counts(snapshot: Snapshot, role: Role) -> PoolCounts:
         ready=ready,
         routable=sum(_serves(worker, snapshot) for worker in active),
         draining=sum(worker.draining for worker in workers),
-        switching=sum(hold.target is role for hold in snapshot.running_holds()),
+        switching=sum(claim.target is role for claim in snapshot.running_claims()),
         starting=sum(_starts(worker) for worker in active),
     )
 
@@ -130,7 +130,7 @@ def _has_no_pool(snapshot: Snapshot, role: Role) -> bool:
 
 def _starts(worker: Worker) -> bool:
     """It is on its way to its first request; one that served and is silent now, or whose node is, is not."""
-    return not (worker.ready or worker.proved or worker.node_lost)
+    return not (worker.ready or worker.is_verified or worker.node_lost)
 
 
 def _serves(worker: Worker, snapshot: Snapshot) -> bool:
@@ -180,7 +180,7 @@ def problem_of(worker: Worker) -> Problem | None:
     if worker.node_lost:
         message = text.node_lost(name, worker.node)
         return Problem(reason=Reason.NODE_LOST, message=message, role=worker.role)
-    if worker.proved and not worker.pod_ready:
+    if worker.is_verified and not worker.pod_ready:
         message = text.unresponsive(name)
         return Problem(reason=Reason.WORKER_UNRESPONSIVE, message=message, role=worker.role)
     if worker.unschedulable is not None:
@@ -267,8 +267,8 @@ def in_the_way(problems: Sequence[Problem]) -> Problem | None:
 def _with_bounds(sentence: str, target: PoolTarget, snapshot: Snapshot) -> str:
     """``sentence``, and which number of somebody's is not followed, and why."""
     role, bounds = target.role, snapshot.service.spec.pools.of(target.role)
-    if target.asked != target.held:
-        sentence = text.replicas_clamped(sentence, target.asked, role, bounds.min_replicas, bounds.max_replicas)
+    if target.spec_replicas != target.clamped:
+        sentence = text.replicas_clamped(sentence, target.spec_replicas, role, bounds.min_replicas, bounds.max_replicas)
     pool, policy = snapshot.pools.get(role), snapshot.policy
     if pool is not None and (policy is None or policy.mode is Mode.SHADOW) and pool.replicas != bounds.replicas:
         return text.replicas_kept(sentence, role, bounds.replicas)
@@ -285,8 +285,8 @@ def _doing(worker: Worker) -> str:
     if not worker.container.running:
         return text.waits_for_container() if worker.node else text.waits_for_node()
     if not worker.pod_ready:
-        return text.probe_fails() if worker.proved else text.loading()
-    if worker.proved and worker.routable_label:
+        return text.probe_fails() if worker.is_verified else text.loading()
+    if worker.is_verified and worker.routable_label:
         return text.waits_for_gates()
     if worker.state is None:
         return text.no_answer_yet() if worker.asked else text.waits_for_role()
@@ -387,7 +387,9 @@ def _without_encode(outdated: Sequence[Worker], snapshot: Snapshot) -> int:
 
 
 def _switching(snapshot: Snapshot) -> Verdict:
-    running = [switch for switch in snapshot.switches if not switch.ended and snapshot.held_by(switch.uid) is not None]
+    running = [
+        switch for switch in snapshot.switches if not switch.ended and snapshot.claimed_by(switch.uid) is not None
+    ]
     if not running:
         return Verdict(status=False, reason=Reason.IDLE, message=text.no_switch())
     shown = [
@@ -444,7 +446,7 @@ def _pool_status(
     pool = snapshot.pools[role]
     ready = verdicts[_POOL_READY[role]]
     target = pool_target(snapshot, role)
-    if target.asked != target.held:
+    if target.spec_replicas != target.clamped:
         progressing = Verdict(
             status=False, reason=Reason.OUT_OF_BOUNDS, message=_with_bounds(text.replicas_in_bounds(), target, snapshot)
         )

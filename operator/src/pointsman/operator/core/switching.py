@@ -35,12 +35,12 @@ from pointsman.operator.core.drain import users_of
 from pointsman.operator.core.kv_groups import lacks_decode_peer
 from pointsman.operator.core.ledger import ChangeKind, PoolChange
 from pointsman.operator.core.messages import switches as text
-from pointsman.operator.core.pod_changes import begin_drain, claim, relabel, release, remove_from_routing
+from pointsman.operator.core.pod_changes import begin_drain, claim_worker, relabel, release, remove_from_routing
 from pointsman.operator.core.report import report_switch
-from pointsman.operator.core.snapshot import DrainReason, Hold, Snapshot, Switch, Worker
+from pointsman.operator.core.snapshot import DrainReason, Snapshot, Switch, SwitchClaim, Worker
 
-ROLE_TIMEOUT_S: Final = 30.0  # to take a role, prove itself in it and become routable
-PROOF_PATIENCE_S: Final = 10.0  # of that, with a worker that failed to prove its old role: it is tried some times more
+ROLE_TIMEOUT_S: Final = 30.0  # to take a role, be verified in it and become routable
+VERIFICATION_PATIENCE_S: Final = 10.0  # of that, while the verification of its old role fails: it is repeated
 ROUTABLE_PATIENCE_S: Final = 10.0  # for a second routable worker of the role, before a switch is refused
 KEPT_SWITCHES: Final = 50  # ended ones of a service that people created; those of a plan are deleted with their plan
 
@@ -59,7 +59,7 @@ def switch_actions(snapshot: Snapshot) -> Iterator[Action]:
     yield from _orphans(snapshot)
     began = False
     for switch in sorted(snapshot.switches, key=lambda s: (s.created_s, s.name)):
-        worker = snapshot.held_by(switch.uid)
+        worker = snapshot.claimed_by(switch.uid)
         if switch.ended:
             if worker is not None:
                 yield _after_end(switch, worker, snapshot.now_s)
@@ -71,8 +71,8 @@ def switch_actions(snapshot: Snapshot) -> Iterator[Action]:
             chosen = _choose(switch, snapshot)
             if isinstance(chosen, Worker):
                 began = True
-                hold = Hold(uid=switch.uid, source=switch.source, target=switch.target)
-                yield claim(chosen, hold, text.claimed(switch.name, switch.source, switch.target))
+                claim = SwitchClaim(uid=switch.uid, source=switch.source, target=switch.target)
+                yield claim_worker(chosen, claim, text.claimed(switch.name, switch.source, switch.target))
             else:
                 phase = SwitchPhase.FAILED if chosen.final else SwitchPhase.PENDING
                 yield from report_switch(switch, snapshot, phase, chosen.reason, chosen.message, None)
@@ -89,7 +89,7 @@ def ending_actions(snapshot: Snapshot) -> Iterator[Action]:
 def paused_actions(snapshot: Snapshot) -> Iterator[Action]:
     """The service is paused: a switch that has not begun says what it waits for. Nothing else is touched."""
     for switch in snapshot.switches:
-        if not switch.ended and switch.status.worker_uid is None and snapshot.held_by(switch.uid) is None:
+        if not switch.ended and switch.status.worker_uid is None and snapshot.claimed_by(switch.uid) is None:
             phase, reason = SwitchPhase.PENDING, SwitchReason.SERVICE_PAUSED
             yield from report_switch(switch, snapshot, phase, reason, text.paused(), None)
 
@@ -97,14 +97,14 @@ def paused_actions(snapshot: Snapshot) -> Iterator[Action]:
 def old_switches(snapshot: Snapshot) -> Iterator[Action]:
     """Delete switches that people created, except the KEPT_SWITCHES that ended last."""
     ended = [s for s in snapshot.switches if s.ended and not (s.spec.reason or "").startswith("plan/")]
-    held = {worker.hold.uid for worker in snapshot.workers if worker.hold}
+    claimed = {worker.claim.uid for worker in snapshot.workers if worker.claim}
 
     def age(switch: Switch) -> tuple[float, float, str]:
         ended_s = switch.status.phases[-1].at.timestamp() if switch.status.phases else switch.created_s
         return ended_s, switch.created_s, switch.name
 
     for switch in sorted(ended, key=age, reverse=True)[KEPT_SWITCHES:]:
-        if switch.uid not in held:
+        if switch.uid not in claimed:
             yield DeleteSwitch(name=switch.name, uid=switch.uid, why=text.kept(KEPT_SWITCHES))
 
 
@@ -129,15 +129,15 @@ def _orphans(snapshot: Snapshot) -> Iterator[Action]:
     """
     known = {switch.uid for switch in snapshot.switches}
     for worker in snapshot.workers:
-        hold = worker.hold
-        if hold is None or hold.uid in known or worker.terminating:
+        claim = worker.claim
+        if claim is None or claim.uid in known or worker.terminating:
             continue
-        moved = {role for role, pool in snapshot.pools.items() if hold.uid in pool.moved_by}
+        moved = {role for role, pool in snapshot.pools.items() if claim.uid in pool.moved_by}
         why = text.switch_missing()
-        if moved and moved != {hold.source, hold.target}:
-            yield from _moves(hold, snapshot, why)
-        elif not moved and worker.role is not hold.source:
-            yield relabel(worker, hold.source, why)
+        if moved and moved != {claim.source, claim.target}:
+            yield from _moves(claim, snapshot, why)
+        elif not moved and worker.role is not claim.source:
+            yield relabel(worker, claim.source, why)
         else:
             yield release(worker, why)
 
@@ -153,8 +153,8 @@ def _lost(switch: Switch, snapshot: Snapshot) -> Iterator[Action]:
     """The pod is gone. Its pools make up for it; what was moved stays moved."""
     name = switch.status.worker or "the worker"
     if any(switch.uid in pool.moved_by for pool in snapshot.pools.values()):
-        hold = Hold(uid=switch.uid, source=switch.source, target=switch.target)
-        pending = list(_moves(hold, snapshot, text.lost_when_done(switch.name, name)))
+        claim = SwitchClaim(uid=switch.uid, source=switch.source, target=switch.target)
+        pending = list(_moves(claim, snapshot, text.lost_when_done(switch.name, name)))
         if pending:
             yield from pending
         else:
@@ -229,7 +229,7 @@ def _why_not_routable(worker: Worker) -> str:
         return text.not_running()
     if not worker.pod_ready:
         return text.probe_fails()
-    if not worker.proved:
+    if not worker.is_verified:
         return text.role_not_verified(worker.role)
     return text.label_pending()
 
@@ -238,8 +238,8 @@ def _refuse_named(wanted: str, worker: Worker | None, source: Role, snapshot: Sn
     if worker is None:
         names = sorted(w.name for w in snapshot.counted(source) if w.active)
         return _Refusal(reason=SwitchReason.WORKER_NOT_FOUND, message=text.worker_not_found(wanted, source, names))
-    if worker.hold is not None:
-        other = next((s.name for s in snapshot.switches if s.uid == worker.hold.uid), worker.hold.uid)
+    if worker.claim is not None:
+        other = next((s.name for s in snapshot.switches if s.uid == worker.claim.uid), worker.claim.uid)
         message = text.claimed_by_other(wanted, other)
         return _Refusal(reason=SwitchReason.WORKER_BUSY, message=message, final=False)
     if worker.role is not source:
@@ -311,9 +311,9 @@ def _leave_old_role(switch: Switch, worker: Worker, snapshot: Snapshot) -> Itera
 
 
 def _enter_new_role(switch: Switch, worker: Worker, snapshot: Snapshot) -> Iterator[Action]:
-    hold = Hold(uid=switch.uid, source=switch.source, target=switch.target)
+    claim = SwitchClaim(uid=switch.uid, source=switch.source, target=switch.target)
     if worker.serves:
-        pending = list(_moves(hold, snapshot, text.done(switch.name)))
+        pending = list(_moves(claim, snapshot, text.done(switch.name)))
         if pending:
             yield from pending
         else:
@@ -321,7 +321,7 @@ def _enter_new_role(switch: Switch, worker: Worker, snapshot: Snapshot) -> Itera
             yield from report_switch(switch, snapshot, SwitchPhase.COMPLETED, SwitchReason.SWITCHED, message, worker)
         return
     if any(switch.uid in pool.moved_by for pool in snapshot.pools.values()):
-        yield from _moves(hold, snapshot, text.done(switch.name))  # it served once: no way back from here
+        yield from _moves(claim, snapshot, text.done(switch.name))  # it served once: no way back from here
         return
     began_s = switch.began_s(SwitchPhase.SWITCHING)
     late = began_s is not None and snapshot.waited_s(began_s) >= ROLE_TIMEOUT_S
@@ -348,7 +348,7 @@ def _roll_back(switch: Switch, worker: Worker, snapshot: Snapshot) -> Iterator[A
         yield from report_switch(switch, snapshot, SwitchPhase.ROLLED_BACK, SwitchReason(reason), cause, worker)
         return
     began_s = switch.began_s(SwitchPhase.ROLLING_BACK)
-    patience_s = PROOF_PATIENCE_S if worker.verify_error is not None else ROLE_TIMEOUT_S
+    patience_s = VERIFICATION_PATIENCE_S if worker.verify_error is not None else ROLE_TIMEOUT_S
     if began_s is not None and snapshot.waited_s(began_s) >= patience_s:
         message = text.rollback_failed(cause, switch.source)
         yield from report_switch(switch, snapshot, SwitchPhase.FAILED, SwitchReason.ROLLBACK_FAILED, message, worker)
@@ -357,16 +357,16 @@ def _roll_back(switch: Switch, worker: Worker, snapshot: Snapshot) -> Iterator[A
 # --- the books ---
 
 
-def _moves(hold: Hold, snapshot: Snapshot, why: str) -> Iterator[Action]:
+def _moves(claim: SwitchClaim, snapshot: Snapshot, why: str) -> Iterator[Action]:
     """What is still to be written into the pools: ±1 with the switch's uid, the coming one first."""
-    for role, delta in ((hold.target, 1), (hold.source, -1)):
+    for role, delta in ((claim.target, 1), (claim.source, -1)):
         pool = snapshot.pools.get(role)
-        if pool is not None and hold.uid not in pool.moved_by:
+        if pool is not None and claim.uid not in pool.moved_by:
             change = PoolChange(
                 kind=ChangeKind.MOVE,
                 replicas=max(1, pool.replicas + delta),
                 delta=delta,
-                uid=hold.uid,
+                uid=claim.uid,
                 why=text.replica_moved(why, role, delta),
             )
             yield write_pool(role, pool.resource_version, change)

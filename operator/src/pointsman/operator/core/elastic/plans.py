@@ -60,9 +60,9 @@ def group_plan_actions(asked: Asked) -> Iterator[SetInstances | SetPlanStatus]:
         return
     wanted = newest.spec.instances.replicas
     refused = _refusal(asked, newest, wanted)
-    held = gate(newest, Gate(asked.plans, asked.policy, refused, asked.namespace, asked.now_s))
-    if held is not None:
-        yield from report_plan(newest, asked.now_s, *held)
+    gated = gate(newest, Gate(asked.plans, asked.policy, refused, asked.namespace, asked.now_s))
+    if gated is not None:
+        yield from report_plan(newest, asked.now_s, *gated)
         return
     spec, counts = asked.spec.instances, asked.counts
     if asked.set_by != newest.uid and spec.replicas != wanted:
