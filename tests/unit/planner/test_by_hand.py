@@ -58,15 +58,19 @@ WORKERS: Final = tuple(
     Worker(f"{role}-{n}", role, WorkerCondition.ACTIVE) for role in LANGUAGE_ROLES for n in range(2)
 )  # fmt: skip
 WINDOW_S: Final = 2.5
+ROUTING: Final = RoutingNumbers(512, 32)
 
 
-def decided(policy: Policy = POLICY, load: Load = LOAD) -> tuple[int, Decision]:
-    """The first decision that changes the layout, or the last of 20, and how many evaluations led to it."""
+def decided(policy: Policy = POLICY, load: Load = LOAD, routing: RoutingNumbers = ROUTING) -> tuple[int, Decision]:
+    """The first decision that changes the layout, or the last of 20, and how many evaluations led to it.
+
+    ``routing``: the numbers in force.
+    """
     state = State()
     for evaluation in range(1, 21):
         at_s = WINDOW_S * evaluation
         seen = Observation(
-            at_s=at_s, window_s=WINDOW_S, age_s=1.0, workers=WORKERS, routing=RoutingNumbers(512, 32), load=load,
+            at_s=at_s, window_s=WINDOW_S, age_s=1.0, workers=WORKERS, routing=routing, load=load,
             service=Service(1.0, 1.0, 1.0, prefill_queue_depth=0.0), kv_capacity_tokens=400_000, max_sequences=256,
         )  # fmt: skip
         state, decision, _ = decide(state, seen, policy, at_s, ENGINE)

@@ -3,17 +3,25 @@
 import re
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 
 import pytest
 
-from pointsman.planner.core.types import Reason
+from pointsman.api.v1alpha1.conditions import PlannerHealth
+from pointsman.api.v1alpha1.llmservice import PoolsSpec
+from pointsman.api.v1alpha1.plannerpolicy import Budget, Mode, PlannerPolicySpec
+from pointsman.planner.core.routing.flow_bounds import CHANGE, CHANGE_IF_SLOW
+from pointsman.planner.core.routing.publication import PUBLISH_EVERY_S, named
+from pointsman.planner.core.types import Reason, RoutingNumbers
 from pointsman.planner.explain.command import parse as explain
 from pointsman.planner.profile.options import parse as profile
 from pointsman.planner.replay import command as replay
 from pointsman.planner.replay.policy_files import load_policy
 from pointsman.planner.replay.record_command import parse as record
 from pointsman.planner.settings import PlannerSettings
+from unit.planner.test_by_hand import LOAD, POLICY, decided
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "docs" / "planner"
@@ -28,9 +36,87 @@ def commands(page: str) -> list[list[str]]:
     return [shlex.split(line, comments=True)[1:] for line in lines]
 
 
-def test_every_reason_of_a_decision_is_explained_and_no_other_is() -> None:
-    rows = [row.split("|")[1] for row in REASONS.splitlines() if row.startswith("| `")]
-    assert set(re.findall(r"`([A-Za-z]+)`", " ".join(rows))) == {reason.value for reason in Reason}
+def explained(section: str) -> list[str]:
+    """The reasons in the first column of a section's table."""
+    _, _, text = REASONS.partition(f"## {section}\n")
+    rows = [row.split("|")[1] for row in text.partition("\n## ")[0].splitlines() if row.startswith("| `")]
+    return re.findall(r"`([A-Za-z]+)`", " ".join(rows))
+
+
+@pytest.mark.parametrize(
+    ("section", "reasons"), [("Reasons of decisions", Reason), ("Reasons of PlannerHealthy", PlannerHealth)]
+)
+def test_every_reason_is_explained_and_no_other_is(section: str, reasons: type[StrEnum]) -> None:
+    assert set(explained(section)) == {reason.value for reason in reasons}
+
+
+def test_the_guide_names_every_routing_number_and_when_it_is_published() -> None:
+    _, _, text = (FOLDER / "policy-guide.md").read_text().partition("## Routing numbers\n")
+    rows = [row.split("|")[1] for row in text.splitlines() if row.startswith("| `")]
+    names = set(named(RoutingNumbers(512, 32)))
+    assert set(re.findall(r"`(\w+)`", " ".join(rows))) == names
+    assert f"more than {CHANGE:.0%}".replace("%", " %") in text
+    assert f"{CHANGE_IF_SLOW:.0%} if it falls".replace("%", " %") in text
+    assert f"every {PUBLISH_EVERY_S:.0f} seconds" in text
+
+
+def test_the_guide_has_the_default_of_every_field_that_limits_workers() -> None:
+    text = (FOLDER / "policy-guide.md").read_text()
+    shown = {
+        name: int(default)
+        for names, default in re.findall(r"^\| (`[^|]+) \| (\d+) \|", text, re.MULTILINE)
+        for name in re.findall(r"`([^`]+)`", names)
+    }
+    pools = PoolsSpec.model_validate({"encode": {}})
+    assert pools.encode is not None
+    assert shown == {
+        "budget.minGpus": Budget(max_gpus=8).min_gpus,
+        "spec.pools.prefill.minReplicas": pools.prefill.min_replicas,
+        "spec.pools.decode.minReplicas": pools.decode.min_replicas,
+        "spec.pools.encode.minReplicas": pools.encode.min_replicas,
+        "spec.pools.*.maxReplicas": pools.prefill.max_replicas,
+    }
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("approvals.expireAfterSeconds", 900), ("scaleIn.stabilizationSeconds", 120)]
+)
+def test_a_default_that_the_pages_name_is_the_one_of_the_policy(field: str, value: int) -> None:
+    text = "".join((FOLDER / page).read_text() for page in ("README.md", "policy-guide.md"))
+    policy = PlannerPolicySpec.model_validate({"objectives": {"ttftMs": 1, "tpotMs": 1}, "budget": {"maxGpus": 2}})
+    found = {
+        "approvals.expireAfterSeconds": policy.approvals.expire_after_seconds,
+        "scaleIn.stabilizationSeconds": policy.actions.scale_in.stabilization_seconds,
+    }
+    assert found[field] == value
+    assert f"`{field}` ({value}" in text
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_the_need_is_among_the_inputs_in_every_mode_so_that_an_autoscaler_can_follow_it(mode: Mode) -> None:
+    _, decision = decided(replace(POLICY, mode=mode))
+    assert {"prefillNeeded", "decodeNeeded"} <= dict(decision.inputs).keys()
+
+
+@pytest.mark.parametrize(
+    ("max_gpus", "scale_in", "rate_per_s", "reason", "plans"),
+    [
+        (4, True, 50, Reason.UNSATISFIABLE, False),
+        (3, True, 50, Reason.UNSATISFIABLE, True),
+        (3, True, 35, Reason.SPARE_CAPACITY, True),
+        (3, False, 50, Reason.UNSATISFIABLE, False),
+        (3, False, 35, Reason.UNSATISFIABLE, False),
+    ],
+)
+def test_a_budget_below_the_need_or_below_what_runs_has_the_reason_of_the_table(
+    max_gpus: int, scale_in: bool, rate_per_s: float, reason: Reason, plans: bool
+) -> None:
+    """Of 2P2D with a GPU each, where 35 requests a second need 2P2D and 50 need 3P3D."""
+    policy = replace(POLICY, max_gpus=max_gpus, scale_in=scale_in)
+    load = replace(LOAD, arrivals_per_s=rate_per_s)
+    published = decided(policy, load)[1].routing
+    _, decision = decided(policy, load, published)
+    assert (decision.reason, decision.changes_layout) == (reason, plans)
 
 
 @pytest.mark.parametrize("page", ["README.md", "policy-guide.md"])
