@@ -23,7 +23,7 @@ import numpy as np
 from PIL import Image
 
 from pointsman.workers.multimodal.broadcast.entry_rank import EntryRank
-from pointsman.workers.multimodal.broadcast.errors import PendingMemoryError
+from pointsman.workers.multimodal.broadcast.errors import PendingMemoryFull
 from pointsman.workers.multimodal.broadcast.inputs import RequestInputs
 from pointsman.workers.multimodal.broadcast.modes import Mode, Stamp
 from pointsman.workers.multimodal.broadcast.other_rank import OtherRank
@@ -141,7 +141,7 @@ class Scheduler:
                 submitted_s = time.perf_counter()
                 try:
                     inputs = self._entry.submit(f"r{submitted}", self._raw)
-                except PendingMemoryError:
+                except PendingMemoryFull:
                     break
                 self._stamps.send(inputs.stamp)
                 under_way.append((inputs, submitted_s))

@@ -22,10 +22,10 @@ from pointsman.planner.errors import PlannerError, PrometheusFailed
 from pointsman.planner.prometheus import Prometheus
 from pointsman.planner.replay import record_command
 from pointsman.process.arguments import CommandParser
-from pointsman.process.errors import SettingsError
+from pointsman.process.errors import BadSettings
 from pointsman.process.logs import configure_logs, configure_logs_of_a_guest
 from pointsman.process.settings import ProcessSettings
-from pointsman.workers.errors import QueueUnavailableError
+from pointsman.workers.errors import QueueUnavailable
 from pointsman.workers.nats_link import NatsLink
 from pointsman.workers.settings import WorkerSettings
 from unit.kube.test_events import ApiServer
@@ -91,7 +91,7 @@ def test_no_refused_setting_shows_them() -> None:
         nats_url: str = Field(pattern="^tls://")
         password: SecretStr | None = None
 
-    with pytest.raises(SettingsError) as refused:
+    with pytest.raises(BadSettings) as refused:
         Settings.read(["--nats-url", NATS])
     assert_masked(refused.value)
 
@@ -128,7 +128,7 @@ def test_a_recording_shows_them_neither_in_its_progress_nor_in_its_error(
 
 def test_no_error_of_a_worker_without_nats_shows_them() -> None:
     settings = WorkerSettings.model_construct(nats_url=NATS)
-    with pytest.raises(QueueUnavailableError) as refused:
+    with pytest.raises(QueueUnavailable) as refused:
         _ = NatsLink(settings).client
     assert_masked(refused.value)
 

@@ -13,7 +13,7 @@ import pytest
 
 from fixtures.engines import Engines
 from fixtures.fork_servers import fork_server, prefix_of, wait_until_ready
-from pointsman.local.engine.fork_client import ForkServerError, start
+from pointsman.local.engine.fork_client import ForkServerFailed, start
 from pointsman.local.node.cpu_limits import GROUP_VARIABLE
 
 FORKS_AND_WAITS = """
@@ -187,5 +187,5 @@ def test_a_killed_server_takes_everything_along(engines: Engines, script: Path, 
         server.kill()
         _, alive = psutil.wait_procs(everyone, timeout=30)
         assert not alive
-        with pytest.raises(ForkServerError, match="has ended"):
+        with pytest.raises(ForkServerFailed, match="has ended"):
             process.wait(120)

@@ -225,7 +225,7 @@ def errors(records: list[Record]) -> list[str]:
 
 
 def evict(chat: Served, pod: str) -> None:
-    """As ``kubectl drain`` does it. Raises ControlPlaneError if a disruption budget forbids it."""
+    """As ``kubectl drain`` does it. Raises ControlPlaneFailed if a disruption budget forbids it."""
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": chat.namespace}}
     path = f"/api/v1/namespaces/{chat.namespace}/pods/{pod}/eviction"
     chat.cluster.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(body))

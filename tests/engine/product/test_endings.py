@@ -18,7 +18,7 @@ from engine.product.served import (
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.conditions import ConditionStatus, ConditionType
 from pointsman.local.cluster import RELEASE, SYSTEM_NAMESPACE, LocalCluster
-from pointsman.local.errors import ControlPlaneError
+from pointsman.local.errors import ControlPlaneFailed
 from pointsman.local.observation import ServiceView
 from pointsman.local.traffic import Endpoint, PrefillPath, Record, prompts, running_load
 from waiting import eventually, until
@@ -54,7 +54,7 @@ async def test_an_evicted_worker_finishes_its_streams_first_and_the_others_are_k
     moved = await chat.mid_stream_moves()
     evict(chat, victim)
     for kept in (other, before.routable(Role.PREFILL)[0].name):
-        with pytest.raises(ControlPlaneError, match="disruption budget"):
+        with pytest.raises(ControlPlaneFailed, match="disruption budget"):
             evict(chat, kept)
     answers = [await stream for stream in streams]
     assert whole(answers), errors(answers)

@@ -14,7 +14,7 @@ from fixtures.helm_release import HelmRelease
 from pointsman.api.protocol.names import FINALIZER
 from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
 from pointsman.local.control_plane import ControlPlane
-from pointsman.local.errors import ControlPlaneError
+from pointsman.local.errors import ControlPlaneFailed
 from pointsman.operator import uninstall
 from pointsman.operator.core.gateway import gateway_objects
 from pointsman.operator.core.install import Install
@@ -229,7 +229,7 @@ def test_the_planner_cannot_approve_its_own_plan_and_a_person_can(release: Relea
         """The admission policy is in force a moment after it was installed."""
         try:
             kubectl("create", "--dry-run=server", planner, "-f", "-", stdin=plan(namespace, decision="Approved"))
-        except ControlPlaneError as error:
+        except ControlPlaneFailed as error:
             return str(error)
         return ""
 
@@ -240,14 +240,14 @@ def test_the_planner_cannot_approve_its_own_plan_and_a_person_can(release: Relea
     kubectl("create", planner, "-f", "-", stdin=plan(namespace))
     kubectl("-n", namespace, "create", "rolebinding", "ed", "--clusterrole=edit", "--user=ed")
     approve = ("patch", "plan", "chat-1", "--type=merge", '--patch={"spec": {"approval": {"decision": "Approved"}}}')
-    with pytest.raises(ControlPlaneError, match="forbidden"):
+    with pytest.raises(ControlPlaneFailed, match="forbidden"):
         kubectl("-n", namespace, *approve, planner)
 
     def approved() -> bool:
         """The aggregated role reaches ``edit`` a moment after it was installed."""
         try:
             kubectl("-n", namespace, *approve, "--as=ed")
-        except ControlPlaneError:
+        except ControlPlaneFailed:
             return False
         return True
 
@@ -260,7 +260,7 @@ def refused(release: Release, account: str, *command: str, stdin: str = "") -> s
     def refusal() -> str:
         try:
             release.control_plane.kubectl(*command, f"--as={account}", stdin=stdin or None)
-        except ControlPlaneError as error:
+        except ControlPlaneFailed as error:
             return str(error)
         return ""
 
@@ -284,7 +284,7 @@ def test_whoever_approves_a_plan_is_named_as_who_they_are_or_not_at_all(release:
     kubectl(*approve("ann"), "--as=ann")
     forged = json.loads(plan(namespace, decision="Denied", by="bob"))
     forged["metadata"]["name"] = "chat-2"
-    with pytest.raises(ControlPlaneError, match="must be the user"):
+    with pytest.raises(ControlPlaneFailed, match="must be the user"):
         kubectl("create", "-f", "-", stdin=json.dumps(forged))
 
 
@@ -371,7 +371,7 @@ def test_the_operator_can_give_a_gateway_its_role_and_no_greater_one(release: Re
         """The authorizer hears of a new Role a moment after it was made; the operator tries again, too."""
         try:
             kubectl("create", operator, "-f", "-", stdin=json.dumps(binding))
-        except ControlPlaneError as error:
+        except ControlPlaneFailed as error:
             assert "not found" in str(error)
             return False
         return True
@@ -381,7 +381,7 @@ def test_the_operator_can_give_a_gateway_its_role_and_no_greater_one(release: Re
     def gateway_may(*question: str) -> bool:
         try:
             return kubectl("-n", namespace, "auth", "can-i", *question, f"--as={account}").strip() == "yes"
-        except ControlPlaneError:  # kubectl says no by its exit status
+        except ControlPlaneFailed:  # kubectl says no by its exit status
             return False
 
     account = f"system:serviceaccount:{namespace}:chat-gateway"
@@ -394,11 +394,11 @@ def test_the_operator_can_give_a_gateway_its_role_and_no_greater_one(release: Re
         {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["create"]},
         {"apiGroups": [""], "resources": ["secrets"], "verbs": ["list"]},
     ):
-        with pytest.raises(ControlPlaneError, match="attempting to grant RBAC permissions not currently held"):
+        with pytest.raises(ControlPlaneFailed, match="attempting to grant RBAC permissions not currently held"):
             kubectl("create", "--dry-run=server", operator, "-f", "-", stdin=json.dumps({**greater, "rules": [rule]}))
     admin = {**binding, "roleRef": {**binding["roleRef"], "kind": "ClusterRole", "name": "admin"}}
     admin["metadata"] = {**binding["metadata"], "name": "admin"}
-    with pytest.raises(ControlPlaneError, match="attempting to grant RBAC permissions not currently held"):
+    with pytest.raises(ControlPlaneFailed, match="attempting to grant RBAC permissions not currently held"):
         kubectl("create", "--dry-run=server", operator, "-f", "-", stdin=json.dumps(admin))
 
 
@@ -409,7 +409,7 @@ def test_people_who_may_edit_a_namespace_may_serve_models_in_it(release: Release
     def may(verb: str, resource: str, *flags: str) -> bool:
         try:
             answer = kubectl("-n", namespace, "auth", "can-i", verb, resource, "--as=ed", *flags)
-        except ControlPlaneError:  # kubectl says no by its exit status
+        except ControlPlaneFailed:  # kubectl says no by its exit status
             return False
         return answer.strip() == "yes"
 

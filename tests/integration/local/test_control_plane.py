@@ -7,7 +7,7 @@ import pytest
 
 from pointsman.local.addresses import listeners_in_the_way
 from pointsman.local.control_plane import APISERVER, ETCD, ControlPlane, ControlPlaneOptions
-from pointsman.local.errors import ControlPlaneError
+from pointsman.local.errors import ControlPlaneFailed
 from pointsman.local.processes import ProcessId
 
 
@@ -15,7 +15,7 @@ def test_objects_outlive_a_killed_etcd_and_apiserver(mortal_control_plane: Contr
     mortal_control_plane.kubectl("create", "configmap", "kept", "--from-literal=answer=42")
 
     mortal_control_plane.kill(APISERVER)
-    with pytest.raises(ControlPlaneError, match="kubectl get"):
+    with pytest.raises(ControlPlaneFailed, match="kubectl get"):
         mortal_control_plane.kubectl("get", "configmap", "kept", "--request-timeout=2s")
     mortal_control_plane.kill(ETCD)
     mortal_control_plane.start_part(ETCD)
@@ -36,7 +36,7 @@ def test_a_user_may_do_only_what_rbac_grants(mortal_control_plane: ControlPlane)
     mortal_control_plane.kubectl("create", "clusterrolebinding", "read", "--clusterrole=read", "--group=readers")
 
     mortal_control_plane.kubectl("get", "configmaps", f"--kubeconfig={kubeconfig}")
-    with pytest.raises(ControlPlaneError, match='"reader" cannot list resource "secrets"'):
+    with pytest.raises(ControlPlaneFailed, match='"reader" cannot list resource "secrets"'):
         mortal_control_plane.kubectl("get", "secrets", f"--kubeconfig={kubeconfig}")
 
 
@@ -51,7 +51,7 @@ def test_the_audit_log_has_one_line_for_each_request(mortal_control_plane: Contr
 def test_a_part_that_cannot_start_is_named_with_its_last_words() -> None:
     options = ControlPlaneOptions(arguments={APISERVER: ("--no-such-flag",)})
 
-    with pytest.raises(ControlPlaneError, match=r"kube-apiserver ended with 1:\n(.|\n)*unknown flag: --no-such-flag"):
+    with pytest.raises(ControlPlaneFailed, match=r"kube-apiserver ended with 1:\n(.|\n)*unknown flag: --no-such-flag"):
         ControlPlane.temporary(options=options).start()
 
 

@@ -26,7 +26,7 @@ from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.kube import resources
 from pointsman.kube.errors import NotFound
 from pointsman.local.control_plane import ControlPlane
-from pointsman.local.errors import ControlPlaneError
+from pointsman.local.errors import ControlPlaneFailed
 from pointsman.operator.core.naming import APPLIED_HASH_ANNOTATION
 from pointsman.planner.core.routing.publication import named
 from pointsman.planner.core.types import RoutingNumbers
@@ -157,7 +157,7 @@ def gateway_may_follow_workers(control_plane: ControlPlane, namespace: str, name
     account = f"--as=system:serviceaccount:{namespace}:{name}-gateway"
     try:
         return control_plane.kubectl("auth", "can-i", "watch", "pods", "-n", namespace, account).strip() == "yes"
-    except ControlPlaneError:  # kubectl says no by its exit status
+    except ControlPlaneFailed:  # kubectl says no by its exit status
         return False
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pointsman.local.control_plane import ControlPlane
-from pointsman.local.errors import ControlPlaneError
+from pointsman.local.errors import ControlPlaneFailed
 from pointsman.planner.errors import PolicyFileError
 from pointsman.planner.replay.policy_files import load_policy
 
@@ -48,7 +48,7 @@ def applied(control_plane: ControlPlane, namespace: str, path: Path) -> str | No
     """Why the API server refuses the file; None if it takes it."""
     try:
         control_plane.kubectl("apply", "--dry-run=server", "--namespace", namespace, f"--filename={path}")
-    except ControlPlaneError as error:
+    except ControlPlaneFailed as error:
         return str(error)
     return None
 

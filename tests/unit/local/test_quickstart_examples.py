@@ -7,7 +7,7 @@ import pytest
 from pointsman.api.v1alpha1 import LLMService
 from pointsman.local.quickstart.examples import (
     EXAMPLE,
-    ExampleError,
+    ExampleFailed,
     read_example,
     shift_service,
     stall_service,
@@ -43,9 +43,9 @@ def test_the_latency_stage_serves_the_same_way_in_bfloat16_with_one_worker_of_ea
 def test_a_file_without_exactly_one_service_is_refused_with_its_count(tmp_path: Path) -> None:
     path = tmp_path / "two.yaml"
     path.write_text(EXAMPLE.read_text() + "---\n" + EXAMPLE.read_text())
-    with pytest.raises(ExampleError, match="holds 2 LLMServices"):
+    with pytest.raises(ExampleFailed, match="holds 2 LLMServices"):
         read_example(path)
-    with pytest.raises(ExampleError, match="cannot be read"):
+    with pytest.raises(ExampleFailed, match="cannot be read"):
         read_example(tmp_path / "none.yaml")
 
 

@@ -8,7 +8,7 @@ import pytest
 from pointsman.api.v1alpha1 import LLMService, PlannerPolicy
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.local.errors import LocalError
-from pointsman.local.quickstart.examples import ExampleError, read_example
+from pointsman.local.quickstart.examples import ExampleFailed, read_example
 from pointsman.local.quickstart.shift import LONG, SHORT, TURNS, Measured, read_policy, with_objectives
 from pointsman.local.traffic import Api, Prompt, Record
 from pointsman.serving.local_remote import DEFAULT_RULE
@@ -66,5 +66,5 @@ def test_what_was_not_answered_is_no_measurement() -> None:
 def test_a_file_that_is_no_policy_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text("kind: LLMService")
-    with pytest.raises(ExampleError, match="no PlannerPolicy"):
+    with pytest.raises(ExampleFailed, match="no PlannerPolicy"):
         read_policy(path)

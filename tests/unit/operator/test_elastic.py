@@ -18,7 +18,7 @@ from pointsman.operator.core.elastic.status import GroupReport, GroupView, group
 from pointsman.operator.core.install import Install
 from pointsman.operator.core.problems import Problem
 from pointsman.operator.core.snapshot import Container, GatewayPod, Worker
-from pointsman.operator.errors import Refused, TemplateError
+from pointsman.operator.errors import NotMergeable, Refused
 
 ONE_GATEWAY = {"gateway": {"replicas": 1}}
 INSTALL = Install(worker_image="worker:1", gateway_image="gateway:1", nats_url="nats://nats:4222")
@@ -124,7 +124,7 @@ def test_a_template_that_sets_what_pointsman_sets_is_refused() -> None:
 
 
 def test_a_template_that_cannot_be_merged_is_refused_with_its_own_path() -> None:
-    with pytest.raises(TemplateError, match=r"spec\.instance\.template: spec\.volumes\[0\] has no name"):
+    with pytest.raises(NotMergeable, match=r"spec\.instance\.template: spec\.volumes\[0\] has no name"):
         group_objects(group(instance={"template": {"spec": {"volumes": [{"emptyDir": {}}]}}}), INSTALL)
 
 

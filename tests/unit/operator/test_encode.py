@@ -22,7 +22,7 @@ from pointsman.operator.core.install import Install
 from pointsman.operator.core.policies import contradiction
 from pointsman.operator.core.revision import revision
 from pointsman.operator.core.snapshot import Plan, Policy, Switch
-from pointsman.operator.errors import Refused, TemplateError
+from pointsman.operator.errors import NotMergeable, Refused
 from unit.operator.world import Render, World, service, spec
 
 INSTALL = Install(worker_image="worker:1", gateway_image="gateway:1", nats_url="nats://nats:4222")
@@ -176,7 +176,7 @@ def test_what_admission_should_have_refused_is_refused_by_the_operator(fields: d
 
 def test_a_template_that_cannot_be_merged_is_refused_with_its_own_path() -> None:
     wanted = with_encode(template={"spec": {"volumes": [{"emptyDir": {}}]}})
-    with pytest.raises(TemplateError, match=r"spec\.encode\.template: spec\.volumes\[0\] has no name"):
+    with pytest.raises(NotMergeable, match=r"spec\.encode\.template: spec\.volumes\[0\] has no name"):
         _pod(wanted, Role.ENCODE)
 
 

@@ -20,7 +20,7 @@ from pointsman.operator.core.nats_logins import Login
 from pointsman.operator.core.revision import kv_compatibility, revision
 from pointsman.operator.core.strategic_merge import strategic_merge
 from pointsman.operator.core.worker_pod import uncounted_gpus
-from pointsman.operator.errors import Refused, TemplateError
+from pointsman.operator.errors import NotMergeable, Refused
 from unit.operator.world import service, spec
 
 INSTALL = Install(worker_image="worker:1", gateway_image="gateway:1", nats_url="nats://nats:4222")
@@ -383,5 +383,5 @@ def test_another_source_replaces_a_volumes_source_and_the_same_source_is_merged(
 
 @pytest.mark.parametrize("patch", [{"$patch": "replace"}, {"env": [{"value": "1"}]}])
 def test_a_strategic_merge_says_which_field_it_cannot_merge(patch: dict[str, Any]) -> None:
-    with pytest.raises(TemplateError, match=r"\$patch|env\[0\]"):
+    with pytest.raises(NotMergeable, match=r"\$patch|env\[0\]"):
         strategic_merge({"env": []}, patch)

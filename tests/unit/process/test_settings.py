@@ -4,7 +4,7 @@ import pytest
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from pointsman.process.errors import SettingsError
+from pointsman.process.errors import BadSettings
 from pointsman.process.settings import LeaderSettings, ProcessSettings
 
 
@@ -38,18 +38,18 @@ def test_a_flag_beats_the_environment_and_both_set_the_field(monkeypatch: pytest
 
 def test_every_wrong_setting_is_named_as_the_environment_has_it_with_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POINTSMAN_LOG_LEVEL", "loud")
-    with pytest.raises(SettingsError) as refused:
+    with pytest.raises(BadSettings) as refused:
         Settings.read(["--gpus", "0"])
     said = str(refused.value)
     assert "POINTSMAN_GPUS: Input should be greater than or equal to 1 (got '0')" in said
     assert "POINTSMAN_LOG_LEVEL: Input should be 'debug', 'info', 'warning' or 'error' (got 'loud')" in said
-    with pytest.raises(SettingsError, match="POINTSMAN_GPUS: Field required"):
+    with pytest.raises(BadSettings, match="POINTSMAN_GPUS: Field required"):
         Settings.read()
 
 
 def test_no_message_shows_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POINTSMAN_TOKEN", "hush")
-    with pytest.raises(SettingsError) as refused:
+    with pytest.raises(BadSettings) as refused:
         Settings.read(["--gpus", "1"])
     assert "POINTSMAN_TOKEN" in str(refused.value)
     assert "hush" not in str(refused.value)
@@ -60,13 +60,13 @@ def test_no_message_shows_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
             raise ValueError("these do not go together")
 
     monkeypatch.setenv("POINTSMAN_TOKEN", "hush-hush-hush")
-    with pytest.raises(SettingsError, match="these do not go together") as refused:
+    with pytest.raises(BadSettings, match="these do not go together") as refused:
         Broken.read(["--gpus", "1"])
     assert "hush" not in str(refused.value)
 
 
 def test_a_flag_that_does_not_exist_is_refused_by_name() -> None:
-    with pytest.raises(SettingsError, match="--gpu-count"):
+    with pytest.raises(BadSettings, match="--gpu-count"):
         Settings.read(["--gpus", "1", "--gpu-count", "2"])
 
 

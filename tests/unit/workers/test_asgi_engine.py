@@ -12,7 +12,7 @@ from fixtures.asgi_engine import Fabric, SmallEngine, answer_to
 from pointsman.workers import answer_times
 from pointsman.workers.core.prompts import COMPLETIONS_PATH, prefill_leg
 from pointsman.workers.engine import AsgiEngine, Receive, Scope, Send
-from pointsman.workers.errors import EngineUnavailableError
+from pointsman.workers.errors import EngineUnavailable
 from pointsman.workers.types import EngineFacts, EngineLoad
 from waiting import eventually
 
@@ -60,7 +60,7 @@ async def test_an_application_that_raises_or_says_nothing_is_unavailable() -> No
 
     for app, said in ((broken, "engine core died"), (silent, "no response"), (no_json, "HTTP 500")):
         engine = AsgiEngine(app, registry=CollectorRegistry())
-        with pytest.raises(EngineUnavailableError, match=said):
+        with pytest.raises(EngineUnavailable, match=said):
             await engine.post("/x", {}, request_id="r")
         assert not await engine.healthy()
 

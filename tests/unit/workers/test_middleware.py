@@ -12,7 +12,7 @@ from fixtures.workers import AUTHORIZED, TOKEN, Worker, settings, worker
 from pointsman.api.protocol import control
 from pointsman.api.protocol.control import WorkerPhase
 from pointsman.api.protocol.names import Role
-from pointsman.workers.errors import ControlRefusedError
+from pointsman.workers.errors import ControlRefused
 from pointsman.workers.types import EngineFacts
 from waiting import eventually
 
@@ -361,11 +361,11 @@ async def test_an_encode_worker_passes_images_to_its_engine_and_takes_no_other_r
         assert encode.registry.get_sample_value("pointsman_worker_encode_seconds_count") == 1
         assert encode.state.leases == 1, "its embedding may be fetched now"
         for role in (Role.PREFILL, Role.DECODE):
-            with pytest.raises(ControlRefusedError, match="this worker's engine was started for Encode"):
+            with pytest.raises(ControlRefused, match="this worker's engine was started for Encode"):
                 encode.sidecar.assign(control.RoleRequest(role=role))
     async with worker(settings("decode-0")) as decode:
         await eventually(lambda: decode.state.phase is WorkerPhase.IDLE, "the engine is up")
-        with pytest.raises(ControlRefusedError, match="this worker's engine was started for Prefill or Decode"):
+        with pytest.raises(ControlRefused, match="this worker's engine was started for Prefill or Decode"):
             decode.sidecar.assign(control.RoleRequest(role=Role.ENCODE))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pointsman.workers.errors import ModelUnreadableError
+from pointsman.workers.errors import ModelUnreadable
 from pointsman.workers.model_files import check_readable
 
 OTHER_USER = 65532 if os.getuid() == 0 else os.getuid()
@@ -19,13 +19,13 @@ def test_a_readable_folder_and_the_name_of_a_hub_are_fine(tmp_path: Path) -> Non
 
 
 def test_a_folder_that_is_not_in_the_volume_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ModelUnreadableError, match="absent is no folder that user"):
+    with pytest.raises(ModelUnreadable, match="absent is no folder that user"):
         check_readable(str(tmp_path / "absent"))
 
 
 def test_a_link_that_leads_out_of_the_volume_is_named_with_its_target(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").symlink_to("../../blobs/0123")
-    with pytest.raises(ModelUnreadableError, match=r"model\.safetensors is a link to \.\./\.\./blobs/0123"):
+    with pytest.raises(ModelUnreadable, match=r"model\.safetensors is a link to \.\./\.\./blobs/0123"):
         check_readable(str(tmp_path))
 
 
@@ -50,7 +50,7 @@ def said_to_another_user(folder: Path) -> str:
             if os.getuid() == 0:
                 os.setuid(OTHER_USER)
             check_readable(str(folder))
-        except ModelUnreadableError as error:
+        except ModelUnreadable as error:
             os.write(writer, str(error).encode())
         finally:
             os._exit(0)

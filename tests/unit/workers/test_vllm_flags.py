@@ -14,7 +14,7 @@ from pointsman.api.protocol.names import EmbeddingRole, Role
 from pointsman.api.v1alpha1.engine_flags import OWNED_FLAGS
 from pointsman.workers.event_sockets import kv_event_endpoints
 from pointsman.workers.settings import WorkerSettings
-from pointsman.workers.vllm.flags import OwnedFlagError, engine_environment, refused_environment, vllm_arguments
+from pointsman.workers.vllm.flags import FlagNotAllowed, engine_environment, refused_environment, vllm_arguments
 
 
 def settings(**changes: Any) -> WorkerSettings:
@@ -55,7 +55,7 @@ def spellings(draw: st.DrawFn) -> str:
 
 @given(spellings())
 def test_a_flag_that_pointsman_owns_is_refused_in_every_spelling(argument: str) -> None:
-    with pytest.raises(OwnedFlagError, match="is set by Pointsman; leave it out"):
+    with pytest.raises(FlagNotAllowed, match="is set by Pointsman; leave it out"):
         vllm_arguments(settings(), ["--max-model-len=4096", argument])
 
 

@@ -31,7 +31,7 @@ from pointsman.local.binaries import CONTROL_PLANE, ensure_all
 from pointsman.local.control_plane import ControlPlane, ControlPlaneOptions
 from pointsman.local.engine import fork_client
 from pointsman.local.engine.environment import EngineEnvironment, ensure_engine_environment
-from pointsman.local.errors import ClusterError, ControlPlaneError
+from pointsman.local.errors import ClusterFailed, ControlPlaneFailed
 from pointsman.local.memory import family
 from pointsman.local.node.images import Image
 from pointsman.local.node.pod_addresses import ADDRESS_ANNOTATION, PodAddresses
@@ -87,7 +87,7 @@ class LocalCluster:
         report: Callable[[str], None] = print,
     ) -> None:
         if keep and name is None:
-            raise ClusterError("a cluster with keep needs a name, so that it can be ended later")
+            raise ClusterFailed("a cluster with keep needs a name, so that it can be ended later")
         self._environment = ensure_engine_environment(report=report, images=images) if engine else None
         self._name = name
         self._keep = keep
@@ -141,22 +141,22 @@ class LocalCluster:
             raise
 
     def wait_engine(self, timeout_s: float = FORK_SERVER_SECONDS) -> None:
-        """Wait until worker pods can start. Raises ClusterError with the end of the fork server's log."""
+        """Wait until worker pods can start. Raises ClusterFailed with the end of the fork server's log."""
         if self._fork_server is None:
             return
         deadline = time.monotonic() + timeout_s
         while not self._fork_server_listens():
             if self._fork_server.exit_code is not None or time.monotonic() > deadline:
-                raise ClusterError(f"the engine's fork server is not ready:\n{self._fork_server.last_words()}")
+                raise ClusterFailed(f"the engine's fork server is not ready:\n{self._fork_server.last_words()}")
             time.sleep(_POLL_S)
 
     def install(self, values: Mapping[str, Any] | None = None) -> None:
         """Install (or upgrade) the chart with helm, wait until NATS and operator are ready and workers can start.
 
-        ``values`` come on top of those that this computer needs. Raises ClusterError with helm's words.
+        ``values`` come on top of those that this computer needs. Raises ClusterFailed with helm's words.
         """
         if not (self._chart / "Chart.yaml").exists():
-            raise ClusterError(f"there is no Helm chart in {self._chart}: run from a checkout, or give its folder")
+            raise ClusterFailed(f"there is no Helm chart in {self._chart}: run from a checkout, or give its folder")
         merged = _merged(self.values(), values or {})
         self.helm(
             "upgrade", "--install", RELEASE, str(self._chart), "--create-namespace", "--values", "-", stdin=merged
@@ -168,8 +168,8 @@ class LocalCluster:
             arguments = ("rollout", "status", workload, "-n", SYSTEM_NAMESPACE, f"--timeout={_INSTALL_SECONDS}s")
             try:
                 self.kubectl(*arguments, timeout_s=_INSTALL_SECONDS + 10)
-            except ControlPlaneError as error:
-                raise ClusterError(f"{error}\n{self._pods_in_words()}") from error
+            except ControlPlaneFailed as error:
+                raise ClusterFailed(f"{error}\n{self._pods_in_words()}") from error
         self.wait_engine()
         if self._prometheus is not None:
             self._prometheus.wait_ready()
@@ -212,16 +212,16 @@ class LocalCluster:
 
     @property
     def control_plane(self) -> ControlPlane:
-        """The four processes of Kubernetes, to restart, pause or kill one. Raises ClusterError before ``start``."""
+        """The four processes of Kubernetes, to restart, pause or kill one. Raises ClusterFailed before ``start``."""
         if self._control_plane is None:
-            raise ClusterError("the cluster was not started")
+            raise ClusterFailed("the cluster was not started")
         return self._control_plane
 
     @property
     def node(self) -> ProcessNode:
-        """The process node, to kill it and start it again. Raises ClusterError before ``start``."""
+        """The process node, to kill it and start it again. Raises ClusterFailed before ``start``."""
         if self._node is None:
-            raise ClusterError("the cluster was not started")
+            raise ClusterFailed("the cluster was not started")
         return self._node
 
     @property
@@ -231,9 +231,9 @@ class LocalCluster:
 
     @property
     def environment(self) -> EngineEnvironment:
-        """The engine's environment. Raises ClusterError for a cluster without engine."""
+        """The engine's environment. Raises ClusterFailed for a cluster without engine."""
         if self._environment is None:
-            raise ClusterError("this cluster was made without the engine")
+            raise ClusterFailed("this cluster was made without the engine")
         return self._environment
 
     @property
@@ -266,7 +266,7 @@ class LocalCluster:
         return None
 
     def service_url(self, service: str, namespace: str = "default") -> str:
-        """OpenAI base URL of a service by the Service of its gateways. Raises ControlPlaneError if there is none.
+        """OpenAI base URL of a service by the Service of its gateways. Raises ControlPlaneFailed if there is none.
 
         Connections are refused while no gateway takes them, as on a cluster of machines.
         """
@@ -274,13 +274,13 @@ class LocalCluster:
         return f"http://{self.kubectl('get', 'service', f'{service}-gateway', '-n', namespace, '-o', path)}/v1"
 
     def kubectl(self, *arguments: str, stdin: str | None = None, timeout_s: float = 60.0) -> str:
-        """Run kubectl as administrator; what it printed. Raises ControlPlaneError with the refusal."""
+        """Run kubectl as administrator; what it printed. Raises ControlPlaneFailed with the refusal."""
         return self.control_plane.kubectl(*arguments, stdin=stdin, timeout_s=timeout_s)
 
     def helm(self, *arguments: str, stdin: object = None) -> str:
         """Run helm in the chart's namespace; what it printed. ``stdin`` goes to it as JSON.
 
-        Raises ClusterError with helm's words if it fails.
+        Raises ClusterFailed with helm's words if it fails.
         """
         kubeconfig = ["--namespace", SYSTEM_NAMESPACE, "--kubeconfig", str(self.kubeconfig)]
         done = subprocess.run(
@@ -293,7 +293,7 @@ class LocalCluster:
             check=False,
         )
         if done.returncode:
-            raise ClusterError(f"helm {arguments[0]}: {done.stderr.strip()}")
+            raise ClusterFailed(f"helm {arguments[0]}: {done.stderr.strip()}")
         return done.stdout
 
     def processes(self) -> set[int]:
@@ -303,13 +303,13 @@ class LocalCluster:
     def kill_container(self, namespace: str, pod: str) -> None:
         """SIGKILL the processes of a pod's first container, as a crash or the kernel's out-of-memory killer would.
 
-        Raises ClusterError if the pod runs nothing.
+        Raises ClusterFailed if the pod runs nothing.
         """
         found = json.loads(self.kubectl("get", "pod", pod, "-n", namespace, "-o", "json"))
         container = found["spec"]["containers"][0]["name"]
         process = self.node.container_process(found["metadata"]["uid"], container)
         if process is None:
-            raise ClusterError(f"pod {namespace}/{pod}: its container {container} does not run")
+            raise ClusterFailed(f"pod {namespace}/{pod}: its container {container} does not run")
         process.signal(signal.SIGKILL)
 
     # --- within ---

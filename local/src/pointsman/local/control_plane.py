@@ -32,7 +32,7 @@ import yaml
 from pointsman.local.addresses import free_port
 from pointsman.local.binaries import CONTROL_PLANE, ensure_all
 from pointsman.local.certificates import Authority, KeyPair
-from pointsman.local.errors import ControlPlaneError
+from pointsman.local.errors import ControlPlaneFailed
 from pointsman.local.node.kubelet_api import API_SERVER_USER
 from pointsman.local.node.pod_addresses import claim_range
 from pointsman.local.processes import Part
@@ -113,7 +113,7 @@ class ControlPlane:
     def start(self) -> None:
         """Start all parts and wait until the API server serves and the ``default`` service account exists.
 
-        Raises ControlPlaneError with the end of the log of the part that failed, BinaryError if one cannot be had.
+        Raises ControlPlaneFailed with the end of the log of the part that failed, NoBinary if one cannot be had.
         """
         binaries = ensure_all(CONTROL_PLANE, self._report)
         self.kubectl_path = binaries["kubectl"]
@@ -168,7 +168,7 @@ class ControlPlane:
         """Wait until ``/readyz`` says so and pods can be created.
 
         Controller manager and scheduler give up when the API server is not healthy within 10 s, as on a busy computer:
-        until it is, they are started again, as a kubelet does it. Raises ControlPlaneError at the deadline, or when a
+        until it is, they are started again, as a kubelet does it. Raises ControlPlaneFailed at the deadline, or when a
         part ends.
         """
         paths = ["/readyz"]
@@ -183,10 +183,10 @@ class ControlPlane:
                     if path == "/readyz" and part.name in (CONTROLLER_MANAGER, SCHEDULER):
                         part.start()
                     else:
-                        raise ControlPlaneError(f"{part.name} ended with {part.exit_code}:\n{part.last_words()}")
+                        raise ControlPlaneFailed(f"{part.name} ended with {part.exit_code}:\n{part.last_words()}")
                 if time.monotonic() > deadline:
                     words = self._parts[APISERVER].last_words()
-                    raise ControlPlaneError(f"{path} was not answered within {timeout_s:.0f} s; {APISERVER}:\n{words}")
+                    raise ControlPlaneFailed(f"{path} was not answered within {timeout_s:.0f} s; {APISERVER}:\n{words}")
                 time.sleep(_POLL_S)
 
     def __enter__(self) -> Self:
@@ -238,7 +238,7 @@ class ControlPlane:
     def kubectl(self, *arguments: str, stdin: str | None = None, timeout_s: float = 60.0) -> str:
         """Run kubectl as administrator; what it printed.
 
-        Raises ControlPlaneError with what it printed to stderr if it fails.
+        Raises ControlPlaneFailed with what it printed to stderr if it fails.
         """
         done = subprocess.run(
             [str(self.kubectl_path), *arguments],
@@ -250,7 +250,7 @@ class ControlPlane:
             check=False,
         )
         if done.returncode:
-            raise ControlPlaneError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
+            raise ControlPlaneFailed(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
         return done.stdout
 
     def get(self, kind: str, name: str, namespace: str = "default") -> dict[str, Any]:
@@ -259,7 +259,7 @@ class ControlPlane:
         return found
 
     def apply(self, *objects: Mapping[str, Any], namespace: str = "default") -> None:
-        """Apply manifests on the server's side; raises ControlPlaneError with the refusal."""
+        """Apply manifests on the server's side; raises ControlPlaneFailed with the refusal."""
         manifests = yaml.safe_dump_all(objects)
         self.kubectl("apply", "--server-side", "--force-conflicts", "-n", namespace, "-f", "-", stdin=manifests)
 
@@ -296,7 +296,7 @@ class ControlPlane:
 
     def _part(self, name: str) -> Part:
         if name not in self._parts:
-            raise ControlPlaneError(f"no part '{name}' runs here (running: {', '.join(self._parts) or 'none'})")
+            raise ControlPlaneFailed(f"no part '{name}' runs here (running: {', '.join(self._parts) or 'none'})")
         return self._parts[name]
 
     def _remembered_ports(self) -> dict[str, int]:

@@ -1,12 +1,14 @@
 """What can go wrong in the embedded cluster, one class a cause.
 
 LocalError
-├── BinaryError          a program of the control plane cannot be found or built
-├── ControlPlaneError    a part of the control plane does not start, or died
-├── NodeError            the process node cannot start
-├── ImageStoreError      the image store's file is wrong
-├── EngineEnvironmentError  the engine environment, its fork server or a model cannot be made
-└── ClusterError         the cluster cannot be brought up, or there is none
+├── NoBinary                 a program of the control plane cannot be found or built
+├── ControlPlaneFailed       a part of the control plane does not start, or died
+├── NodeFailed               the process node cannot start
+├── ImageStoreFailed         the image store's file is wrong
+├── EngineEnvironmentFailed  the engine environment, its fork server or a model cannot be made
+└── ClusterFailed            the cluster cannot be brought up, or there is none
+
+Those of one command stand beside it: ``quickstart``, ``streaming``, ``traffic``.
 """
 
 
@@ -14,25 +16,25 @@ class LocalError(Exception):
     """Root of this room's errors; the message is a sentence for the person at the terminal."""
 
 
-class BinaryError(LocalError):
+class NoBinary(LocalError):
     """A program cannot be found or built; the message names it and what would help."""
 
 
-class ControlPlaneError(LocalError):
+class ControlPlaneFailed(LocalError):
     """A part of the control plane does not start, or died; the message has the end of its log."""
 
 
-class NodeError(LocalError):
+class NodeFailed(LocalError):
     """The process node cannot start."""
 
 
-class ImageStoreError(LocalError):
+class ImageStoreFailed(LocalError):
     """The image store's file cannot be used; the message names field and value."""
 
 
-class EngineEnvironmentError(LocalError):
+class EngineEnvironmentFailed(LocalError):
     """The engine environment, its fork server or a model cannot be made; the message says what would help."""
 
 
-class ClusterError(LocalError):
+class ClusterFailed(LocalError):
     """The cluster cannot be brought up, or there is none of that name."""

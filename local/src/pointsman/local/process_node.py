@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from pointsman.local.control_plane import ControlPlane
-from pointsman.local.errors import NodeError
+from pointsman.local.errors import NodeFailed
 from pointsman.local.node.images import Image, write_images
 from pointsman.local.node.pod_addresses import PodAddresses
 from pointsman.local.node.pod_runner import pod_directory
@@ -78,18 +78,18 @@ class ProcessNode:
         )
 
     def start(self, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Start it and wait until the node is Ready. Raises NodeError with the end of its log."""
+        """Start it and wait until the node is Ready. Raises NodeFailed with the end of its log."""
         write_images(self._images_file, self._images)
         self._part.start()
         self.wait_ready(timeout_s)
 
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Wait until the Node object says Ready. Raises NodeError."""
+        """Wait until the Node object says Ready. Raises NodeFailed."""
         deadline = time.monotonic() + timeout_s
         path = 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'
         while self._control_plane.kubectl("get", "node", self.name, "--ignore-not-found", "-o", path) != "True":
             if self._part.exit_code is not None or time.monotonic() > deadline:
-                raise NodeError(f"node {self.name} is not ready:\n{self._part.last_words()}")
+                raise NodeFailed(f"node {self.name} is not ready:\n{self._part.last_words()}")
             time.sleep(_POLL_S)
 
     def stop(self) -> None:

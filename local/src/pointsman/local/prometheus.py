@@ -16,7 +16,7 @@ import yaml
 
 from pointsman.api.protocol import names
 from pointsman.local.addresses import free_port
-from pointsman.local.errors import ClusterError
+from pointsman.local.errors import ClusterFailed
 from pointsman.local.processes import Part
 
 SCRAPE_SECONDS: Final = 1.0
@@ -59,11 +59,11 @@ class Prometheus:
         self._part.start()
 
     def wait_ready(self) -> None:
-        """Return when it answers queries. Raises ClusterError with the end of its log."""
+        """Return when it answers queries. Raises ClusterFailed with the end of its log."""
         deadline = time.monotonic() + READY_SECONDS
         while not self._answers():
             if self._part.exit_code is not None or time.monotonic() > deadline:
-                raise ClusterError(f"Prometheus is not ready:\n{self._part.last_words()}")
+                raise ClusterFailed(f"Prometheus is not ready:\n{self._part.last_words()}")
             time.sleep(_POLL_S)
 
     @property

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from pointsman.local.cache import cache_directory
-from pointsman.local.errors import ClusterError
+from pointsman.local.errors import ClusterFailed
 from pointsman.local.processes import ProcessId, recorded
 from pointsman.local.typed_command import typed_command
 
@@ -39,16 +39,16 @@ def new_state_directory(prefix: str) -> Path:
 def claim_state_directory(directory: Path, *, keep: bool) -> None:
     """Make ``directory`` this process's own; with ``keep`` nobody cleans it but ``remove_state_directory``.
 
-    Raises ClusterError if another process that lives owns it, or it is kept and its processes run.
+    Raises ClusterFailed if another process that lives owns it, or it is kept and its processes run.
     """
     owner = ProcessId.of(os.getpid())
     if owner is None:
-        raise ClusterError("this process cannot be found in /proc")
+        raise ClusterFailed("this process cannot be found in /proc")
     with _cleaning():
         if directory.exists():
             current = _owner(directory)
             if (current is not None and current.alive and current != owner) or recorded(directory):
-                raise ClusterError(
+                raise ClusterFailed(
                     f"the cluster '{directory.name}' runs already ({directory}); end it first: "
                     f"{typed_command()} local down {directory.name}"
                 )

@@ -2,10 +2,11 @@
 
 OperatorError
 ├── Refused            a service that cannot be served as written: a condition says which field and why
-│   └── TemplateError  its pod template cannot be merged
-├── NameConflict       an object of the wanted name belongs to somebody else; it is never adopted
-├── ControlFailed      a worker or gateway did not answer, or said no
-└── NotLeading         the Lease is lost, so no write is made
+│   └── NotMergeable   its pod template cannot be merged
+├── NameConflict       a foreign object has the name; it is never adopted
+├── ControlFailed      a worker or gateway did not answer, or refused
+├── NotLeading         the Lease is lost, so no write is made
+└── StreamNotDeleted   NATS did not delete the stream of a service
 """
 
 from pointsman.api.v1alpha1.conditions import Reason
@@ -23,7 +24,7 @@ class Refused(OperatorError):
         self.reason = reason
 
 
-class TemplateError(Refused):
+class NotMergeable(Refused):
     """A pod template, ``of`` the spec, cannot be merged."""
 
     def __init__(self, message: str, of: str = "spec.worker.template") -> None:

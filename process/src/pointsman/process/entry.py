@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, TypeVar
 
 from pointsman.api.credentials import mask_credentials
-from pointsman.process.errors import ProcessError, SettingsError
+from pointsman.process.errors import BadSettings, ProcessError
 from pointsman.process.lifetime import ExitStatus
 from pointsman.process.logs import configure_logs
 from pointsman.process.settings import ProcessSettings
@@ -25,7 +25,7 @@ def run_process(
     name = settings_type.model_config.get("cli_prog_name") or settings_type.__name__
     try:
         settings = settings_type.read(sys.argv[1:])
-    except SettingsError as error:
+    except BadSettings as error:
         print(f"{name}: {error}", file=sys.stderr)
         sys.exit(ExitStatus.WRONG_SETTINGS)
     configure_logs(settings.log_level, settings.log_format, settings.log_fields)

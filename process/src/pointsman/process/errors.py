@@ -1,8 +1,8 @@
 """What keeps a process from starting.
 
 ProcessError
-├── SettingsError  a setting is missing or wrong
-└── CannotListen   the address is taken, or not this computer's
+├── BadSettings   a setting is missing or wrong
+└── CannotListen  the address is taken, or not this computer's
 """
 
 
@@ -10,7 +10,7 @@ class ProcessError(Exception):
     """Base of the tree; the message is for whoever started the process."""
 
 
-class SettingsError(ProcessError):
+class BadSettings(ProcessError):
     """Names each setting that is missing or wrong, what it was, and what would be right."""
 
 

@@ -10,7 +10,7 @@ from pydantic_settings import SettingsError as ArgumentError
 
 from pointsman.api.credentials import mask_credentials
 from pointsman.api.protocol.names import METRICS_PORT
-from pointsman.process.errors import SettingsError
+from pointsman.process.errors import BadSettings
 
 LogLevel = Annotated[
     Literal["debug", "info", "warning", "error"],
@@ -52,7 +52,7 @@ class ProcessSettings(BaseSettings):
     def read(cls, arguments: Sequence[str] | None = None) -> Self:
         """Settings from the flags in ``arguments`` (None: it takes none) and from the environment.
 
-        Raises SettingsError with a line for each setting that is missing or wrong; a secret's value is never in it.
+        Raises BadSettings with a line for each setting that is missing or wrong; a secret's value is never in it.
         """
         try:
             if arguments is None:
@@ -60,9 +60,9 @@ class ProcessSettings(BaseSettings):
             return cls(_cli_parse_args=list(arguments), _cli_exit_on_error=False)
         except ValidationError as error:
             problems = [cls._sentence(dict(problem)) for problem in error.errors(include_url=False)]
-            raise SettingsError("\n  ".join(["cannot start as it is set:", *problems])) from None
+            raise BadSettings("\n  ".join(["cannot start as it is set:", *problems])) from None
         except ArgumentError as error:
-            raise SettingsError(str(error)) from None
+            raise BadSettings(str(error)) from None
 
     @classmethod
     def _sentence(cls, problem: dict[str, Any]) -> str:

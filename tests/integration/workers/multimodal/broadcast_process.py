@@ -17,7 +17,7 @@ from random import Random
 import msgspec
 
 from pointsman.workers.multimodal.broadcast.entry_rank import EntryRank
-from pointsman.workers.multimodal.broadcast.errors import BroadcastError, MaterialiseError, PendingMemoryError
+from pointsman.workers.multimodal.broadcast.errors import BroadcastError, NotMaterialised, PendingMemoryFull
 from pointsman.workers.multimodal.broadcast.inputs import RequestInputs
 from pointsman.workers.multimodal.broadcast.modes import Mode, Stamp
 from pointsman.workers.multimodal.broadcast.other_rank import OtherRank
@@ -85,7 +85,7 @@ def report_end(inputs: RequestInputs, request: Request) -> None:
     try:
         value = inputs.get_inputs()
     except BroadcastError as error:
-        if not isinstance(error, MaterialiseError) or error.args[0].count(f"no picture for {request.request_id}"):
+        if not isinstance(error, NotMaterialised) or error.args[0].count(f"no picture for {request.request_id}"):
             say(request=request.request_id, outcome=type(error).__name__, message=str(error))
             return
         raise
@@ -117,7 +117,7 @@ def entry(run: Run, path: Path, pipes: list[int], stall_s: float) -> None:
                     try:
                         inputs = group.submit(request.request_id, raw)
                         break
-                    except PendingMemoryError:
+                    except PendingMemoryFull:
                         time.sleep(0.001)  # the request waits in the engine's queue
             except BroadcastError as error:
                 say(refused=str(error))

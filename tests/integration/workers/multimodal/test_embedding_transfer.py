@@ -26,11 +26,11 @@ from pointsman.workers.multimodal.transfer.client import EmbeddingClient
 from pointsman.workers.multimodal.transfer.connection import Connection, greet_encode_side, greet_language_side
 from pointsman.workers.multimodal.transfer.data_paths import SharedRegion, StreamLanguagePath
 from pointsman.workers.multimodal.transfer.errors import (
-    AllocationError,
-    HandshakeRefusedError,
-    LinkClosedError,
-    ProtocolError,
-    TransferFailedError,
+    BadMessage,
+    HandshakeRefused,
+    LinkClosed,
+    NoAllocation,
+    TransferFailed,
 )
 from pointsman.workers.multimodal.transfer.messages import (
     Challenge,
@@ -166,10 +166,10 @@ async def test_a_killed_encode_worker_frees_the_language_worker(
             results = await asyncio.gather(*fetching, return_exceptions=True)
         for request_id, result in zip((*requests, "never", "nor this"), results, strict=True):
             if isinstance(result, BaseException):
-                assert isinstance(result, TransferFailedError | LinkClosedError)
+                assert isinstance(result, TransferFailed | LinkClosed)
             else:
                 assert result == embedding(request_id, requests[request_id])
-        assert isinstance(results[-1], TransferFailedError | LinkClosedError)
+        assert isinstance(results[-1], TransferFailed | LinkClosed)
         assert client.usage.used_blocks == 0
         assert set(Path("/dev/shm").iterdir()) <= shared_before
         assert regions_mapped() == 0
@@ -239,7 +239,7 @@ async def test_an_encode_worker_that_stands_still_is_left_after_the_time_out(
         address = f"unix:{tmp_path / 'encode.sock'}" if path == "unix" else f"127.0.0.1:{child.port}"
         assert await client.fetch(address, "first") == embedding("first", 100)
         child.child.send_signal(signal.SIGSTOP)
-        with pytest.raises(TransferFailedError, match=r"waiting for the encode worker for 0.5 s"):
+        with pytest.raises(TransferFailed, match=r"waiting for the encode worker for 0.5 s"):
             await client.fetch(address, "second")
         await eventually(lambda: client.usage.used_blocks == 0, "the blocks are free")
         await client.close()
@@ -272,10 +272,10 @@ async def test_a_client_without_the_token_or_of_another_model_is_refused_with_th
     tmp_path: Path, path: str
 ) -> None:
     async with sides(tmp_path, path, allocator(9), allocator(9), token="another token") as (_, client, address):
-        with pytest.raises(HandshakeRefusedError, match="control token is missing or wrong"):
+        with pytest.raises(HandshakeRefused, match="control token is missing or wrong"):
             await client.fetch(address, "r")
     async with sides(tmp_path, path, allocator(9), allocator(9), embedding_bytes=7) as (_, client, address):
-        with pytest.raises(HandshakeRefusedError, match="embedding_bytes is 7: it must be 1000"):
+        with pytest.raises(HandshakeRefused, match="embedding_bytes is 7: it must be 1000"):
             await client.fetch(address, "r")
 
 
@@ -283,7 +283,7 @@ async def test_a_server_without_the_token_gets_no_request(tmp_path: Path) -> Non
     server = EmbeddingServer(allocator(9), EMBEDDING_BYTES, "another token", 5)
     client = EmbeddingClient(allocator(9), EMBEDDING_BYTES, TOKEN, 5, max_request_tokens=MAX_REQUEST_TOKENS)
     host, port = server.listen_tcp("127.0.0.1")
-    with pytest.raises(HandshakeRefusedError):
+    with pytest.raises(HandshakeRefused):
         await client.fetch(f"{host}:{port}", "r")
     await client.close()
     await server.close()
@@ -299,7 +299,7 @@ async def test_an_encode_worker_that_does_not_prove_the_token_is_refused() -> No
     hello = await encode.receive()
     assert isinstance(hello, LanguageHello)
     await encode.send(EncodeHello(hello.proof, "tcp", sizes_first=True))  # it can only repeat this one
-    with pytest.raises(HandshakeRefusedError, match="does not have the service's control token"):
+    with pytest.raises(HandshakeRefused, match="does not have the service's control token"):
         await greeting
     encode.close()
     language.close()
@@ -326,9 +326,9 @@ async def test_a_failed_encoding_is_told_to_who_waits_and_nonsense_is_hung_up_on
         while not fetching.done():  # it takes a moment until the encode side knows of it
             server.fail("r", "the image cannot be decoded")
             await asyncio.sleep(0)
-        with pytest.raises(TransferFailedError, match="the image cannot be decoded"):
+        with pytest.raises(TransferFailed, match="the image cannot be decoded"):
             await fetching
-        with pytest.raises(AllocationError, match="embeddings has 1 bytes"):
+        with pytest.raises(NoAllocation, match="embeddings has 1 bytes"):
             server.put("s", embedding("s", 1).__class__(1, b"1", b"1234", bytes(12)))
         host, port = address.split(":")
         for nonsense in (b"\xff" * 8, b"\0\0\0\x04abcd", b""):
@@ -343,7 +343,7 @@ async def test_a_failed_encoding_is_told_to_who_waits_and_nonsense_is_hung_up_on
 
 async def test_an_encode_worker_that_is_not_there_is_an_error_at_once(tmp_path: Path) -> None:
     client = EmbeddingClient(allocator(9), EMBEDDING_BYTES, TOKEN, 5, max_request_tokens=MAX_REQUEST_TOKENS)
-    with pytest.raises(LinkClosedError, match="cannot be reached"):
+    with pytest.raises(LinkClosed, match="cannot be reached"):
         await client.fetch(f"unix:{tmp_path / 'none'}", "r")
     await client.close()
 
@@ -393,7 +393,7 @@ async def test_a_message_that_is_wrong_at_its_place_ends_the_connection(tmp_path
     connection = await side.greeted("tcp")
     assert isinstance(await connection.receive(), Fetch)
     await connection.send(hostile)
-    with pytest.raises(TransferFailedError, match="was closed"):
+    with pytest.raises(TransferFailed, match="was closed"):
         await fetching
     assert client.usage.used_blocks == 0
     connection.close()
@@ -408,7 +408,7 @@ async def test_a_place_outside_the_shared_region_ends_the_connection(tmp_path: P
     SharedRegion(1000).hand_over(connection)
     assert isinstance(await connection.receive(), Fetch)
     await connection.send(Pull(1, 0, 1, (chunk, (0, 4), (0, 12), (0, 64))))
-    with pytest.raises(TransferFailedError, match="was closed"):
+    with pytest.raises(TransferFailed, match="was closed"):
         await fetching
     connection.close()
     await client.close()
@@ -422,7 +422,7 @@ async def test_a_region_that_can_shrink_is_refused(tmp_path: Path) -> None:
     region = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING)
     os.ftruncate(region, 1000)
     socket.send_fds(connection.sock, [b"\0"], [region])
-    with pytest.raises(ProtocolError, match="can shrink"):
+    with pytest.raises(BadMessage, match="can shrink"):
         await fetching
     os.close(region)
     connection.close()
@@ -433,7 +433,7 @@ async def test_a_data_path_that_was_not_offered_is_refused(tmp_path: Path) -> No
     side, client = HostileEncodeSide(tmp_path), client_of(("tcp",))
     fetching = asyncio.create_task(client.fetch(side.address, "r"))
     connection = await side.greeted("nixl")
-    with pytest.raises(ProtocolError, match="chose the data path nixl, which was not offered"):
+    with pytest.raises(BadMessage, match="chose the data path nixl, which was not offered"):
         await fetching
     connection.close()
     await client.close()
@@ -475,7 +475,7 @@ async def test_what_was_transferred_is_counted_once_on_both_sides(tmp_path: Path
 async def test_an_address_that_is_none_is_an_error_at_once() -> None:
     client = client_of()
     for address in ("no-such-host.invalid:1", "127.0.0.1", "127.0.0.1:http!"):
-        with pytest.raises(LinkClosedError, match="there is no encode worker at"):
+        with pytest.raises(LinkClosed, match="there is no encode worker at"):
             await client.fetch(address, "r")
     await client.close()
 

@@ -22,10 +22,10 @@ import pytest
 from integration.workers.multimodal.broadcast_process import Run
 from pointsman.workers.multimodal.broadcast.entry_rank import EntryRank
 from pointsman.workers.multimodal.broadcast.errors import (
-    GroupClosedError,
-    GroupJoinError,
-    InputsCancelledError,
-    MaterialiseError,
+    GroupClosed,
+    GroupNotJoined,
+    InputsCancelled,
+    NotMaterialised,
 )
 from pointsman.workers.multimodal.broadcast.links import Meeting, meet
 from pointsman.workers.multimodal.broadcast.modes import Mode
@@ -129,10 +129,10 @@ def check(group: Group) -> Counter[str]:
             # The request reached the ranks that the entry rank could still tell of it.
             assert len(ends) <= 1, f"{group.run}, {request}: {ends}"
         else:
-            assert len({end for end in ends if end[0] != "RankLostError"}) <= 1, f"{group.run}, {request}: {ends}"
+            assert len({end for end in ends if end[0] != "RankLost"}) <= 1, f"{group.run}, {request}: {ends}"
         for outcome, _ in ends:
-            assert outcome in ("delivered", "MaterialiseError", "InputsCancelledError", "RankLostError")
-            assert group.victim is not None or outcome != "RankLostError"
+            assert outcome in ("delivered", "NotMaterialised", "InputsCancelled", "RankLost")
+            assert group.victim is not None or outcome != "RankLost"
             outcomes[outcome] += 1
         if group.victim is None:
             assert all(request.request_id in rank.ends for rank in survivors), f"{request} ended on every rank"
@@ -146,7 +146,7 @@ def check(group: Group) -> Counter[str]:
 async def test_with_errors_aborts_and_late_ranks_all_requests_end_alike(mode: Mode, ranks: int) -> None:
     async with group_of(Run(seed=1, mode=mode, world_size=ranks, requests=60)) as group:
         outcomes = check(group)
-        assert outcomes["delivered"] >= 30 and outcomes["MaterialiseError"] >= 1, outcomes
+        assert outcomes["delivered"] >= 30 and outcomes["NotMaterialised"] >= 1, outcomes
 
 
 @pytest.mark.parametrize(
@@ -225,11 +225,11 @@ async def test_inputs_of_a_world_of_one_need_no_other_rank(tmp_path: Path, mode:
     entry = EntryRank.assemble(tmp_path / "group.sock", 1, materialise, settings)
     assert entry.submit("a", {"value": 7}).get_inputs() == 7
     assert entry.submit("b", None).get_inputs() is None
-    with pytest.raises(MaterialiseError, match="request c cannot be materialised on rank 0: ValueError: no picture"):
+    with pytest.raises(NotMaterialised, match="request c cannot be materialised on rank 0: ValueError: no picture"):
         entry.submit("c", {"error": "no picture"}).get_inputs()
     entry.close()
     assert entry.pending_bytes == 0
-    with pytest.raises(GroupClosedError):
+    with pytest.raises(GroupClosed):
         entry.submit("d", {"value": 7})
 
 
@@ -281,7 +281,7 @@ async def test_a_cancelled_request_ends_with_the_same_error_on_every_rank(tmp_pa
         for each in (inputs, elsewhere):
             try:
                 ends.append(await asyncio.to_thread(each.get_inputs, 20))
-            except InputsCancelledError as error:
+            except InputsCancelled as error:
                 ends.append(str(error))
         assert ends[0] == ends[1]
         for each in first:
@@ -294,13 +294,13 @@ async def test_a_rank_that_cannot_join_is_told_why(tmp_path: Path) -> None:
     path = tmp_path / "group.sock"
 
     def assemble() -> None:
-        with pytest.raises(GroupJoinError, match="world_size is 5 on rank 1: it must be 2"):
+        with pytest.raises(GroupNotJoined, match="world_size is 5 on rank 1: it must be 2"):
             Meeting(path).assemble(2, 20)
 
     thread = Thread(target=assemble)
     thread.start()
-    with pytest.raises(GroupJoinError, match="rank 1 was refused: world_size is 5 on rank 1: it must be 2"):
+    with pytest.raises(GroupNotJoined, match="rank 1 was refused: world_size is 5 on rank 1: it must be 2"):
         await asyncio.to_thread(meet, path, 1, 5, 20)
     await asyncio.to_thread(thread.join)
-    with pytest.raises(GroupJoinError, match=r"ranks \[1\] of 2 did not join the group in time"):
+    with pytest.raises(GroupNotJoined, match=r"ranks \[1\] of 2 did not join the group in time"):
         Meeting(path).assemble(2, 0.01)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pointsman.workers.multimodal.transfer.allocator import MetadataAllocation, ReqToMetadataBlockAllocator
 from pointsman.workers.multimodal.transfer.buffers import Embedding, MultimodalDataBuffers
-from pointsman.workers.multimodal.transfer.errors import AllocationError
+from pointsman.workers.multimodal.transfer.errors import NoAllocation
 
 steps = st.lists(
     st.tuples(st.sampled_from(["alloc", "alloc_up_to", "alloc_default", "free"]), st.integers(1, 400)), max_size=80
@@ -83,12 +83,12 @@ def test_only_the_owner_releases_and_only_once() -> None:
     allocator = ReqToMetadataBlockAllocator(4096)
     mine = allocator.alloc(300, "mine")
     assert mine is not None
-    with pytest.raises(AllocationError, match=r"request other cannot release .*: it belongs to request mine"):
+    with pytest.raises(NoAllocation, match=r"request other cannot release .*: it belongs to request mine"):
         allocator.free(mine, "other")
-    with pytest.raises(AllocationError, match="it is not allocated"):
+    with pytest.raises(NoAllocation, match="it is not allocated"):
         allocator.free(MetadataAllocation(mine.start_block, 1, 128), "mine")
     allocator.free(mine, "mine")
-    with pytest.raises(AllocationError, match="it is not allocated"):
+    with pytest.raises(NoAllocation, match="it is not allocated"):
         allocator.free(mine, "mine")
     assert allocator.usage.used_blocks == 0
 
@@ -96,10 +96,10 @@ def test_only_the_owner_releases_and_only_once() -> None:
 @pytest.mark.parametrize("tokens", [0, -1, 4097])
 def test_a_length_that_never_fits_is_refused(tokens: int) -> None:
     allocator = ReqToMetadataBlockAllocator(4096)
-    with pytest.raises(AllocationError, match=rf"num_tokens is {tokens}: it must be 1 to 4096"):
+    with pytest.raises(NoAllocation, match=rf"num_tokens is {tokens}: it must be 1 to 4096"):
         allocator.alloc(tokens, "r")
     if tokens < 1:
-        with pytest.raises(AllocationError, match=f"num_tokens is {tokens}: it must be at least 1"):
+        with pytest.raises(NoAllocation, match=f"num_tokens is {tokens}: it must be at least 1"):
             allocator.alloc_up_to(tokens, "r")
 
 
@@ -112,7 +112,7 @@ def test_a_length_that_never_fits_is_refused(tokens: int) -> None:
     ],
 )
 def test_a_buffer_that_cannot_work_is_refused(arguments: tuple[int, ...], words: str) -> None:
-    with pytest.raises(AllocationError, match=words):
+    with pytest.raises(NoAllocation, match=words):
         ReqToMetadataBlockAllocator(*arguments)
 
 
@@ -152,11 +152,11 @@ def test_wrong_sizes_are_refused_by_name() -> None:
     buffers = MultimodalDataBuffers(allocator, 10)
     allocation = allocator.alloc(5, "r")
     assert allocation is not None
-    with pytest.raises(AllocationError, match="fill_ids has 19 bytes: it must have 20, 4 for each of 5 tokens"):
+    with pytest.raises(NoAllocation, match="fill_ids has 19 bytes: it must have 20, 4 for each of 5 tokens"):
         buffers.set_buf(Embedding(5, bytes(50), bytes(19), bytes(60)), allocation)
-    with pytest.raises(AllocationError, match="num_tokens is 4: it must be 5"):
+    with pytest.raises(NoAllocation, match="num_tokens is 4: it must be 5"):
         buffers.set_buf(Embedding(4, bytes(40), bytes(16), bytes(48)), allocation)
-    with pytest.raises(AllocationError, match="offset_tokens is 5"):
+    with pytest.raises(NoAllocation, match="offset_tokens is 5"):
         buffers.get_buf_chunk_info(allocation, 5)
-    with pytest.raises(AllocationError, match=r"region has 3 bytes: it must have \d+"):
+    with pytest.raises(NoAllocation, match=r"region has 3 bytes: it must have \d+"):
         MultimodalDataBuffers(allocator, 10, bytearray(3))

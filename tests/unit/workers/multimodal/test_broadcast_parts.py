@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from pointsman.process.errors import SettingsError
+from pointsman.process.errors import BadSettings
 from pointsman.workers.multimodal.broadcast.entry_rank import materialise_envelope
 from pointsman.workers.multimodal.broadcast.links import INLINE_BYTES
 from pointsman.workers.multimodal.broadcast.messages import (
@@ -142,7 +142,7 @@ def test_a_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POINTSMAN_INPUT_BROADCAST_MODE", "combined")
     assert InputBroadcastSettings.read().input_broadcast_mode is Mode.COMBINED
     monkeypatch.setenv("POINTSMAN_INPUT_BROADCAST_MODE", "later")
-    with pytest.raises(SettingsError, match="POINTSMAN_INPUT_BROADCAST_MODE"):
+    with pytest.raises(BadSettings, match="POINTSMAN_INPUT_BROADCAST_MODE"):
         InputBroadcastSettings.read()
 
 

@@ -24,7 +24,7 @@ from pointsman.workers.multimodal.broadcast.entry import (
     SendParcel,
     SendVerdict,
 )
-from pointsman.workers.multimodal.broadcast.errors import BroadcastError, PendingMemoryError
+from pointsman.workers.multimodal.broadcast.errors import BroadcastError, PendingMemoryFull
 from pointsman.workers.multimodal.broadcast.messages import ErrorEnvelope, ErrorKind
 from pointsman.workers.multimodal.broadcast.modes import AutoRule, Mode, Stamp
 from pointsman.workers.multimodal.broadcast.receiving import (
@@ -195,7 +195,7 @@ class GroupModel:
         mode = self.rng.choice(MODES)
         try:
             stamp, actions = self.entry.submit(f"r{number}", self.rng.randint(1, 100), mode)
-        except PendingMemoryError:
+        except PendingMemoryFull:
             self.refused += 1
             self.at(lambda: self.submit(number))  # the request waits
             return
@@ -322,12 +322,12 @@ def test_inputs_that_do_not_fit_are_refused_with_the_numbers_and_fit_later() -> 
     entry = EntryMachine(2, 100)
     stamp, _ = entry.submit("first", 60, Mode.ASYNC)
     with pytest.raises(
-        PendingMemoryError,
+        PendingMemoryFull,
         match="request second have 50 bytes, and 60 bytes are pending: together they must be at most 100",
     ):
         entry.submit("second", 50, Mode.ASYNC)
     entry.prepared(stamp.sequence, None, 90)
-    with pytest.raises(PendingMemoryError, match="90 bytes are pending"):
+    with pytest.raises(PendingMemoryFull, match="90 bytes are pending"):
         entry.submit("second", 50, Mode.ASYNC)
     entry.released(1, stamp.sequence)
     entry.submit("second", 50, Mode.ASYNC)

@@ -12,7 +12,7 @@ from pointsman.api.v1alpha1.worker_environment import (
     SETTABLE_ENVIRONMENT_PATTERN,
     is_owned_variable,
 )
-from pointsman.process.errors import SettingsError
+from pointsman.process.errors import BadSettings
 from pointsman.process.settings import ProcessSettings
 from pointsman.workers.multimodal.broadcast.modes import Mode
 from pointsman.workers.multimodal.broadcast.settings import InputBroadcastSettings
@@ -68,7 +68,7 @@ def test_what_the_operator_takes_for_right_starts_a_worker(name: str, monkeypatc
         if value in right:
             assert getattr(settings.read(), field) is not None
         elif field != "input_broadcast":  # pydantic takes more words for true and false
-            with pytest.raises(SettingsError, match=name):
+            with pytest.raises(BadSettings, match=name):
                 settings.read()
 
 

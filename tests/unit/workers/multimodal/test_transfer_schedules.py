@@ -33,7 +33,7 @@ from pointsman.workers.multimodal.transfer.allocator import (
     ReqToMetadataBlockAllocator,
 )
 from pointsman.workers.multimodal.transfer.buffers import Embedding, MultimodalDataBuffers
-from pointsman.workers.multimodal.transfer.errors import AllocationError, ProtocolError
+from pointsman.workers.multimodal.transfer.errors import BadMessage, NoAllocation
 from pointsman.workers.multimodal.transfer.messages import (
     Cancel,
     Failed,
@@ -545,12 +545,12 @@ def test_an_embedding_that_the_encode_buffer_never_holds_fails_at_once(pair: Pai
 
 
 def test_an_embedding_of_wrong_size_is_refused_to_who_puts_it(pair: Pair) -> None:
-    with pytest.raises(AllocationError, match="fill_ids has 1 bytes"):
+    with pytest.raises(NoAllocation, match="fill_ids has 1 bytes"):
         pair[0].put("r", Embedding(2, bytes(10), bytes(1), bytes(24)), 0)
 
 
 def test_an_allocation_without_tokens_is_a_breach_of_protocol(pair: Pair) -> None:
-    with pytest.raises(ProtocolError, match="num_tokens must be at least 1"):
+    with pytest.raises(BadMessage, match="num_tokens must be at least 1"):
         pair[0].receive(0, Fetch(1, "r", MetadataAllocation(0, 0, 0)), 0)
 
 
@@ -644,7 +644,7 @@ def test_a_connection_with_too_many_transfers_is_a_breach_of_protocol(
     for number in range(3):
         sender.receive(0, Cancel(number), 0)
     sender.receive(1, Fetch(1, "of another connection"), 0)
-    with pytest.raises(ProtocolError, match="3 transfers"):
+    with pytest.raises(BadMessage, match="3 transfers"):
         sender.receive(0, Fetch(3, "r"), 0)
     sender.expire(TIMEOUT_S)
     sender.receive(0, Fetch(3, "r"), TIMEOUT_S)

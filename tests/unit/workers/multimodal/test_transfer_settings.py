@@ -2,7 +2,7 @@
 
 import pytest
 
-from pointsman.process.errors import SettingsError
+from pointsman.process.errors import BadSettings
 from pointsman.workers.multimodal.transfer.settings import EmbeddingTransferSettings
 
 
@@ -44,5 +44,5 @@ def test_a_wrong_value_is_refused_with_its_name_and_what_is_right(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str, words: str
 ) -> None:
     monkeypatch.setenv(f"POINTSMAN_{name}", value)
-    with pytest.raises(SettingsError, match=f"POINTSMAN_{name}: .*{words}"):
+    with pytest.raises(BadSettings, match=f"POINTSMAN_{name}: .*{words}"):
         EmbeddingTransferSettings.read()

@@ -10,7 +10,7 @@ import aiohttp
 
 from pointsman.api.protocol.control import PREFILL_CHATS_PATH, accepted_tokens, chat_credential
 from pointsman.workers.core.bodies import json_object
-from pointsman.workers.errors import ChatUnavailableError
+from pointsman.workers.errors import ChatUnavailable
 from pointsman.workers.settings import WorkerSettings
 
 SILENCE_SECONDS: Final = 5.0  # of a decode worker that was asked for a chat
@@ -26,7 +26,7 @@ class ChatSource:
         self._session: aiohttp.ClientSession | None = None
 
     async def fetch(self, at: str, request_id: str) -> dict[str, Any]:
-        """The chat of a request that waits at ``at`` (host and port). Raises ChatUnavailableError."""
+        """The chat of a request that waits at ``at`` (host and port). Raises ChatUnavailable."""
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=None, connect=SILENCE_SECONDS, sock_read=SILENCE_SECONDS)
             self._session = aiohttp.ClientSession(timeout=timeout)
@@ -35,12 +35,12 @@ class ChatSource:
             url = f"http://{at}{PREFILL_CHATS_PATH}/{quote(request_id, safe='')}"
             async with self._session.get(url, headers=credential, allow_redirects=False) as response:
                 if response.status != 200 or (response.content_length or 0) > self._max_bytes:
-                    raise ChatUnavailableError(f"{at}: HTTP {response.status}, {response.content_length} bytes")
+                    raise ChatUnavailable(f"{at}: HTTP {response.status}, {response.content_length} bytes")
                 chat = json_object(await self._whole(response))
         except (aiohttp.ClientError, TimeoutError, ValueError, RecursionError) as error:
-            raise ChatUnavailableError(f"{at}: {error or type(error).__name__}") from error
+            raise ChatUnavailable(f"{at}: {error or type(error).__name__}") from error
         if chat is None:
-            raise ChatUnavailableError(f"{at}: the answer is not a JSON object")
+            raise ChatUnavailable(f"{at}: the answer is not a JSON object")
         return chat
 
     async def _whole(self, response: aiohttp.ClientResponse) -> bytes:

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from pydantic import ValidationError
 
 from pointsman.api.protocol import control as wire
-from pointsman.workers.errors import ControlRefusedError
+from pointsman.workers.errors import ControlRefused
 from pointsman.workers.sidecar import Sidecar
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class ControlApi:
             return self._chat(chat)
         try:
             return await self.route(method, path, body)
-        except ControlRefusedError as error:
+        except ControlRefused as error:
             return _error(error.status, error.reason, error.message)
         except ValidationError as error:
             return _error(HTTPStatus.BAD_REQUEST, "BadRequest", str(error))
@@ -64,7 +64,7 @@ class ControlApi:
         return ControlAnswer(HTTPStatus.OK, chat)
 
     async def route(self, method: str, path: str, body: bytes) -> ControlAnswer:
-        """Answer one authorized request. Raises ControlRefusedError or ValidationError."""
+        """Answer one authorized request. Raises ControlRefused or ValidationError."""
         sidecar = self._sidecar
         match method, path:
             case "GET", wire.STATE_PATH:

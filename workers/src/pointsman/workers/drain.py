@@ -25,7 +25,7 @@ from pointsman.api.protocol.control import (
     WorkerState,
     accepted_tokens,
 )
-from pointsman.process.errors import SettingsError
+from pointsman.process.errors import BadSettings
 from pointsman.process.lifetime import ExitStatus
 from pointsman.workers.settings import WorkerSettings
 
@@ -34,11 +34,11 @@ ANSWER_SECONDS: Final = 10.0  # as patient as the liveness probe: an engine in a
 _NO_PROXY: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-class NoAnswerError(Exception):
+class NoAnswer(Exception):
     """The worker does not say what it has; the message is for the pod's Event."""
 
 
-class NotListeningError(Exception):
+class NotListening(Exception):
     """No engine listens: it has not started yet, or it is gone."""
 
 
@@ -50,11 +50,11 @@ class Control:
         self._token = accepted_tokens(settings.control_token.get_secret_value())[0]
 
     def drain(self, reason: str) -> WorkerState:
-        """Have it take no new work. Raises NoAnswerError, NotListeningError."""
+        """Have it take no new work. Raises NoAnswer, NotListening."""
         return self._ask(DRAIN_PATH, DrainRequest(reason=reason).wire().encode())
 
     def state(self) -> WorkerState:
-        """What it still has. Raises NoAnswerError, NotListeningError."""
+        """What it still has. Raises NoAnswer, NotListening."""
         return self._ask(STATE_PATH, None)
 
     def _ask(self, path: str, body: bytes | None) -> WorkerState:
@@ -64,11 +64,11 @@ class Control:
             with _NO_PROXY.open(request, timeout=ANSWER_SECONDS) as answer:
                 return WorkerState.model_validate_json(answer.read())
         except urllib.error.HTTPError as error:
-            raise NoAnswerError(f"{path} was answered with {error.code} {HTTPStatus(error.code).phrase}") from error
+            raise NoAnswer(f"{path} was answered with {error.code} {HTTPStatus(error.code).phrase}") from error
         except (OSError, ValidationError) as error:  # URLError and TimeoutError are OSErrors
             if isinstance(getattr(error, "reason", None), ConnectionRefusedError):
-                raise NotListeningError from error
-            raise NoAnswerError(f"{path}: {error}") from error
+                raise NotListening from error
+            raise NoAnswer(f"{path}: {error}") from error
 
 
 def drain(
@@ -76,7 +76,7 @@ def drain(
 ) -> str | None:
     """Drain the worker and wait until it holds nothing. Returns None, or what was left at the deadline.
 
-    ``now``: monotonic seconds; ``pause`` waits so many. Raises NoAnswerError, NotListeningError.
+    ``now``: monotonic seconds; ``pause`` waits so many. Raises NoAnswer, NotListening.
     """
     deadline_s = now() + timeout_s
     state = control.drain("the pod is being deleted")
@@ -92,15 +92,15 @@ def main() -> int:
     """Drain the worker of this container; 0 when it held nothing in the end."""
     try:
         settings = WorkerSettings.read()
-    except SettingsError as error:
+    except BadSettings as error:
         print(f"drain: {error}", file=sys.stderr)
         return ExitStatus.WRONG_SETTINGS
     timeout_s = settings.drain_timeout_seconds
     try:
         left = drain(Control(settings), timeout_s, now=time.monotonic, pause=time.sleep)
-    except NotListeningError:
+    except NotListening:
         return 0
-    except NoAnswerError as error:
+    except NoAnswer as error:
         print(f"drain of {settings.worker}: {error}; the engine is ended", file=sys.stderr)
         return 1
     if left is not None:

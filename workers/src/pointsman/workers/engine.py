@@ -16,7 +16,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from pointsman.serving.local_remote import PrefillReason
 from pointsman.workers import answer_times
 from pointsman.workers.core.prompts import COMPLETIONS_PATH
-from pointsman.workers.errors import EngineUnavailableError
+from pointsman.workers.errors import EngineUnavailable
 from pointsman.workers.resumption import teach
 from pointsman.workers.types import EngineAnswer, EngineFacts, EngineLoad, RenderedChat
 from pointsman.workers.vllm.chat_renderer import VllmChatRenderer
@@ -43,7 +43,7 @@ class Engine(Protocol):
     async def post(self, path: str, body: Mapping[str, Any], *, request_id: str) -> EngineAnswer:
         """Send one request and return its whole answer; cancelling the call aborts it in the engine.
 
-        Raises EngineUnavailableError if there is no well-formed answer at all.
+        Raises EngineUnavailable if there is no well-formed answer at all.
         """
 
     async def render_chat(self, body: Mapping[str, Any], *, images: bool = False) -> RenderedChat | None:
@@ -60,7 +60,7 @@ class Engine(Protocol):
         """Whether it can compute."""
 
     async def adapters(self) -> tuple[str, ...]:
-        """Names of the LoRA adapters it serves beside the model, sorted. Raises EngineUnavailableError."""
+        """Names of the LoRA adapters it serves beside the model, sorted. Raises EngineUnavailable."""
 
     async def release(self, kv_transfer_params: Mapping[str, Any], *, model: str, request_id: str) -> None:
         """Free KV that was prefilled elsewhere for a request nobody wants any more. Best effort."""
@@ -125,7 +125,7 @@ class AsgiEngine:
         """What the server's /health says."""
         try:
             return (await self._call("GET", "/health", b"", "health")).status == 200
-        except EngineUnavailableError:
+        except EngineUnavailable:
             return False
 
     async def adapters(self) -> tuple[str, ...]:
@@ -161,7 +161,7 @@ class AsgiEngine:
         except asyncio.CancelledError:
             # A hung-up client is how an ASGI server learns of a cancelled request; then the call ends by itself.
             gone.set()
-            with suppress(EngineUnavailableError, TimeoutError):
+            with suppress(EngineUnavailable, TimeoutError):
                 async with asyncio.timeout(HANG_UP_SECONDS):
                     await call
             raise
@@ -181,7 +181,7 @@ class AsgiEngine:
         try:
             await self._app(scope, receive, response.take)
         except Exception as error:
-            raise EngineUnavailableError(f"{scope['path']}: {type(error).__name__}: {error}") from error
+            raise EngineUnavailable(f"{scope['path']}: {type(error).__name__}: {error}") from error
 
 
 class _Response:
@@ -199,12 +199,12 @@ class _Response:
 
     def answer(self, path: str) -> EngineAnswer:
         if self._status is None:
-            raise EngineUnavailableError(f"{path}: no response")
+            raise EngineUnavailable(f"{path}: no response")
         raw = b"".join(self._chunks)
         try:
             body = json.loads(raw) if raw else {}
         except ValueError as error:
-            raise EngineUnavailableError(f"{path}: HTTP {self._status} with a body that is no JSON") from error
+            raise EngineUnavailable(f"{path}: HTTP {self._status} with a body that is no JSON") from error
         return EngineAnswer(self._status, body if isinstance(body, dict) else {})
 
 

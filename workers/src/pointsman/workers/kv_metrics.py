@@ -10,7 +10,7 @@ import nats.errors
 from pointsman.api.protocol.kv import KV_METRICS_INTERVAL_SECONDS, KvMetrics
 from pointsman.api.protocol.names import Role, kv_metrics_subject
 from pointsman.workers.engine import Engine
-from pointsman.workers.errors import QueueUnavailableError
+from pointsman.workers.errors import QueueUnavailable
 from pointsman.workers.nats_link import NatsLink
 from pointsman.workers.settings import WorkerSettings
 
@@ -89,7 +89,7 @@ class KvMetricsPublisher:
             if due or metrics != last:
                 try:
                     await self._link.client.publish(subject, metrics.wire().encode())
-                except (QueueUnavailableError, nats.errors.Error) as error:
+                except (QueueUnavailable, nats.errors.Error) as error:
                     log.info("KV metrics not published", extra={"why": str(error)})
                 else:
                     self._sequence += 1

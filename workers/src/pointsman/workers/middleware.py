@@ -21,7 +21,7 @@ from pointsman.api.protocol.control import MAX_DEATHS, RetryReason, WorkerPhase,
 from pointsman.api.protocol.names import Role
 from pointsman.api.protocol.resume import RESUME_FIELD, Resume
 from pointsman.process.ending import end
-from pointsman.process.errors import SettingsError
+from pointsman.process.errors import BadSettings
 from pointsman.serving.local_remote import PrefillReason, RoutingRule
 from pointsman.workers.answer_times import AnswerTime, timed
 from pointsman.workers.control import ControlApi
@@ -31,7 +31,7 @@ from pointsman.workers.core.paths import Access, access
 from pointsman.workers.core.prompts import CHAT_PATH, COMPLETIONS_PATH, without_client_transfer_params
 from pointsman.workers.core.usage import prompt_usage, with_cached_tokens
 from pointsman.workers.engine import AsgiApp, AsgiEngine, Message, Receive, Scope, Send
-from pointsman.workers.errors import BodiesFullError, BodyRefusedError
+from pointsman.workers.errors import BodiesFull, BodyRefused
 from pointsman.workers.metrics import WorkerMetrics
 from pointsman.workers.metrics_server import MetricsServer
 from pointsman.workers.remote_prefill import REMOTE_SHARE_OF_DEADLINE
@@ -123,9 +123,9 @@ class PointsmanMiddleware:
                     await self._work(sidecar, request)
                 case Access.TOKENS:
                     await self._tokens(request)
-        except BodiesFullError:
+        except BodiesFull:
             await _refuse(send, sidecar.settings.worker, RetryReason.BODIES_FULL)
-        except BodyRefusedError as error:
+        except BodyRefused as error:
             await _respond_error(send, error.status, error.reason, str(error))
         finally:
             request.client.forget_body()
@@ -205,8 +205,8 @@ class _Client:
     async def read_body(self, limit_bytes: int | None = None) -> bytes | None:
         """The whole body; None if the client left before it was sent. ``limit_bytes`` beside the memory's limit.
 
-        Raises BodyRefusedError: at once if its announced length is too much, else as soon as the limit is reached.
-        Raises BodiesFullError if the bodies of other requests leave no memory for it.
+        Raises BodyRefused: at once if its announced length is too much, else as soon as the limit is reached.
+        Raises BodiesFull if the bodies of other requests leave no memory for it.
         """
         limit = self._memory.limit_bytes if limit_bytes is None else min(limit_bytes, self._memory.limit_bytes)
         announced = self._headers.get("content-length", "")
@@ -217,7 +217,7 @@ class _Client:
                 return await self._read(limit)
         except TimeoutError:
             message = f"the request body did not arrive within {BODY_TIMEOUT_SECONDS:g} s"
-            raise BodyRefusedError(HTTPStatus.REQUEST_TIMEOUT, "RequestTimeout", message) from None
+            raise BodyRefused(HTTPStatus.REQUEST_TIMEOUT, "RequestTimeout", message) from None
 
     async def _read(self, limit: int) -> bytes | None:
         chunks: list[bytes] = []
@@ -229,7 +229,7 @@ class _Client:
             if self._size_bytes + len(chunk) > limit:
                 raise _too_large(limit)
             if not self._memory.take(len(chunk)):
-                raise BodiesFullError("the bodies of other requests take all the memory for bodies")
+                raise BodiesFull("the bodies of other requests take all the memory for bodies")
             self._size_bytes += len(chunk)
             chunks.append(chunk)
             if not message.get("more_body", False):
@@ -613,9 +613,9 @@ async def _respond_error(send: Send, status: HTTPStatus, reason: str, message: s
     await _respond(send, status, dump({"error": error}), "application/json")
 
 
-def _too_large(limit_bytes: int) -> BodyRefusedError:
+def _too_large(limit_bytes: int) -> BodyRefused:
     message = f"the request body is larger than {limit_bytes} bytes"
-    return BodyRefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "RequestTooLarge", message)
+    return BodyRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "RequestTooLarge", message)
 
 
 async def _respond(
@@ -633,6 +633,6 @@ async def _respond(
 def _sidecar_from_environment(app: AsgiApp, host: Any) -> Sidecar:
     try:
         settings = WorkerSettings.read()
-    except SettingsError as error:
+    except BadSettings as error:
         raise SystemExit(f"worker: {error}") from error
     return Sidecar(settings, AsgiEngine(app, host=host), WorkerMetrics())

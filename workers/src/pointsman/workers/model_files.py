@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from pointsman.api.protocol.control import ModelFile
-from pointsman.workers.errors import ModelUnreadableError
+from pointsman.workers.errors import ModelUnreadable
 
 NAMES = frozenset(
     {
@@ -52,7 +52,7 @@ class ModelFiles:
 
 
 def check_readable(model: str) -> None:
-    """Raise ModelUnreadableError if ``model`` is a path and not every file in that folder can be read.
+    """Raise ModelUnreadable if ``model`` is a path and not every file in that folder can be read.
 
     The engine's own words are about something else then: a folder that is not there is taken for a hub's name, and a
     file that may not be read is said not to exist.
@@ -61,18 +61,18 @@ def check_readable(model: str) -> None:
     if not folder.is_absolute():
         return
     if not os.path.isdir(folder):  # noqa: PTH112 - Path.is_dir raises where a folder above may not be entered
-        raise ModelUnreadableError(
+        raise ModelUnreadable(
             f"{model} is no folder that user {os.getuid()} finds here: is spec.model.source the path inside the volume?"
         )
     paths = sorted(folder.iterdir()) if os.access(folder, os.R_OK | os.X_OK) else ()
     for path in (folder, *paths):
         if path.is_symlink() and not path.exists():
-            raise ModelUnreadableError(
+            raise ModelUnreadable(
                 f"{path} is a link to {path.readlink()}, which does not exist here: copy the files themselves, or "
                 "mount the targets of the links as well"
             )
         if not os.access(path, os.R_OK):
-            raise ModelUnreadableError(
+            raise ModelUnreadable(
                 f"{path} may not be read by user {os.getuid()}: run chmod -R a+rX on the folder, or choose the user or "
                 "group in spec.worker.template.spec.securityContext (safetensors writes files that only their owner "
                 "reads)"

@@ -12,7 +12,7 @@ from nats.js import JetStreamContext
 from pointsman.api.credentials import mask_credentials
 from pointsman.api.protocol.names import reply_inbox_prefix
 from pointsman.process.ending import end
-from pointsman.workers.errors import QueueUnavailableError
+from pointsman.workers.errors import QueueUnavailable
 from pointsman.workers.settings import NatsSettings
 
 log = logging.getLogger(__name__)
@@ -45,14 +45,14 @@ class NatsLink:
 
     @property
     def client(self) -> Client:
-        """The client; raises QueueUnavailableError while there is no connection."""
+        """The client; raises QueueUnavailable while there is no connection."""
         if self._client is None or not self._client.is_connected:
-            raise QueueUnavailableError(f"no connection to NATS at {self._shown_url}")
+            raise QueueUnavailable(f"no connection to NATS at {self._shown_url}")
         return self._client
 
     @property
     def jetstream(self) -> JetStreamContext:
-        """JetStream on this connection; raises QueueUnavailableError while there is none."""
+        """JetStream on this connection; raises QueueUnavailable while there is none."""
         return self.client.jetstream(timeout=JETSTREAM_TIMEOUT_SECONDS)
 
     def on_connected(self, callback: Callable[[Client], Awaitable[None]]) -> None:
@@ -137,7 +137,7 @@ class NatsLink:
             try:
                 for callback in self._on_connected:
                     await callback(self.client)
-            except (QueueUnavailableError, nats.errors.Error, TimeoutError) as error:
+            except (QueueUnavailable, nats.errors.Error, TimeoutError) as error:
                 log.warning("nats connected but not usable yet", extra={"why": str(error) or type(error).__name__})
                 await asyncio.sleep(RECONNECT_WAIT_SECONDS)
                 continue

@@ -33,7 +33,7 @@ from pointsman.api.protocol.prefill import (
     PrefillRequest,
     stream_configuration,
 )
-from pointsman.workers.errors import PromptTooLargeError, QueueFullError, QueueUnavailableError
+from pointsman.workers.errors import PromptTooLarge, QueueFull, QueueUnavailable
 from pointsman.workers.nats_link import NatsLink
 from pointsman.workers.settings import WorkerSettings
 from pointsman.workers.types import QueueDepth
@@ -64,13 +64,13 @@ class PrefillQueue:
     async def publish(self, request: PrefillRequest) -> int:
         """Put a request on the queue; returns its sequence number when the stream has it.
 
-        Raises QueueFullError, PromptTooLargeError, or QueueUnavailableError; after the last of these the request may be
+        Raises QueueFull, PromptTooLarge, or QueueUnavailable; after the last of these the request may be
         on the queue or not.
         """
         frame = request.encode()
         client = self._link.client
         if len(frame) > client.max_payload:
-            raise PromptTooLargeError(f"a request of {len(frame)} bytes; NATS takes {client.max_payload}")
+            raise PromptTooLarge(f"a request of {len(frame)} bytes; NATS takes {client.max_payload}")
         self._publishing += 1
         try:
             stored = await self._link.jetstream.publish(
@@ -82,10 +82,10 @@ class PrefillQueue:
             )
         except nats.js.errors.APIError as error:
             if error.err_code == STREAM_FULL:
-                raise QueueFullError(f"stream {self.stream}: {error.description}") from error
-            raise QueueUnavailableError(f"stream {self.stream}: {error.description}") from error
+                raise QueueFull(f"stream {self.stream}: {error.description}") from error
+            raise QueueUnavailable(f"stream {self.stream}: {error.description}") from error
         except NATS_ERRORS as error:
-            raise QueueUnavailableError(f"stream {self.stream}: {error or type(error).__name__}") from error
+            raise QueueUnavailable(f"stream {self.stream}: {error or type(error).__name__}") from error
         finally:
             self._publishing -= 1
         self._published += 1
@@ -95,11 +95,11 @@ class PrefillQueue:
         """Take a request off the queue again; one that was delivered or answered is left alone. Best effort."""
         try:
             await self._link.jetstream.delete_msg(self.stream, sequence)
-        except (QueueUnavailableError, *NATS_ERRORS) as error:
+        except (QueueUnavailable, *NATS_ERRORS) as error:
             log.debug("message not withdrawn", extra={"stream": self.stream, "sequence": sequence, "why": str(error)})
 
     async def depth(self) -> QueueDepth:
-        """How long the queue is now; raises QueueUnavailableError.
+        """How long the queue is now; raises QueueUnavailable.
 
         A burst of requests asks before any of them is on the queue: what this worker is publishing, or has published
         since it asked, counts as waiting.
@@ -109,9 +109,9 @@ class PrefillQueue:
             info = await self._link.client.jetstream(timeout=DEPTH_TIMEOUT_SECONDS).consumer_info(
                 self.stream, self.consumer
             )
-        except (QueueUnavailableError, *NATS_ERRORS) as error:
+        except (QueueUnavailable, *NATS_ERRORS) as error:
             self.last_depth = None
-            raise QueueUnavailableError(f"consumer {self.consumer}: {error or type(error).__name__}") from error
+            raise QueueUnavailable(f"consumer {self.consumer}: {error or type(error).__name__}") from error
         waiting = (info.num_pending or 0) + self._publishing + self._published - published
         self.last_depth = QueueDepth(waiting=waiting, in_progress=info.num_ack_pending or 0)
         return self.last_depth
@@ -140,7 +140,7 @@ class PrefillQueue:
             await self._ensure_stream(jetstream, stream)
             await jetstream.add_consumer(self.stream, consumer)
         except NATS_ERRORS as error:
-            raise QueueUnavailableError(f"stream {self.stream}: {error or type(error).__name__}") from error
+            raise QueueUnavailable(f"stream {self.stream}: {error or type(error).__name__}") from error
 
     async def _ensure_stream(self, jetstream: JetStreamContext, desired: StreamConfig) -> None:
         """Create the stream, or update it if it differs. One that is equal is left alone, which needs no permission."""
@@ -177,7 +177,7 @@ class PrefillPuller:
         link.on_connected(self._subscribe)
 
     async def pull(self) -> Msg | None:
-        """The next request, or None if none came within a pull's life; raises QueueUnavailableError.
+        """The next request, or None if none came within a pull's life; raises QueueUnavailable.
 
         Not to be cancelled: a message may be on its way until the server says that the pull has ended.
         """
@@ -192,7 +192,7 @@ class PrefillPuller:
         try:
             await self._link.client.publish(subject, json.dumps(ask).encode(), reply=reply)
         except NATS_ERRORS as error:
-            raise QueueUnavailableError(f"pull: {error or type(error).__name__}") from error
+            raise QueueUnavailable(f"pull: {error or type(error).__name__}") from error
         while True:
             try:
                 # The server ends every pull with a message or a status; silence means that the connection was lost.
@@ -206,7 +206,7 @@ class PrefillPuller:
             if message.subject != reply:
                 continue
             if status not in ("404", "408"):
-                raise QueueUnavailableError(f"pull: {status} {(message.headers or {}).get('Description', '')}")
+                raise QueueUnavailable(f"pull: {status} {(message.headers or {}).get('Description', '')}")
             return None
 
     async def _subscribe(self, client: Client) -> None:

@@ -48,7 +48,7 @@ from pointsman.workers.core.prompts import (
     prefill_leg,
 )
 from pointsman.workers.engine import Engine
-from pointsman.workers.errors import ChatUnavailableError, EngineUnavailableError, QueueUnavailableError
+from pointsman.workers.errors import ChatUnavailable, EngineUnavailable, QueueUnavailable
 from pointsman.workers.metrics import WorkerMetrics
 from pointsman.workers.nats_link import NatsLink
 from pointsman.workers.prefill_queue import PrefillPuller
@@ -185,7 +185,7 @@ class PrefillServer:
             self._pull_outstanding = True
             try:
                 delivery = await self._puller.pull()
-            except QueueUnavailableError as error:
+            except QueueUnavailable as error:
                 log.info("cannot pull", extra={"why": str(error)})
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
@@ -210,7 +210,7 @@ class PrefillServer:
             )
             try:
                 await self._link.client.publish(subject, presence.wire().encode())
-            except (QueueUnavailableError, nats.errors.Error) as error:
+            except (QueueUnavailable, nats.errors.Error) as error:
                 log.debug("presence not published", extra={"why": str(error)})
             with suppress(TimeoutError):
                 # One that does not serve says so once, at the change; silence says the rest.
@@ -324,9 +324,9 @@ class PrefillServer:
                 chat = await self._chats.fetch(request.chat_at, request.request_id)
                 path, leg = CHAT_PATH, chat_prefill_leg(chat)
             answer = await self._engine.post(path, leg, request_id=f"prefill-{request.request_id}")
-        except ChatUnavailableError as error:
+        except ChatUnavailable as error:
             return self._reply(request, PrefillOutcome.FAILED, str(error))
-        except EngineUnavailableError as error:
+        except EngineUnavailable as error:
             return self._failure(request, str(error))
         now_s = self._clock()
         params = answer.body.get(KV_TRANSFER_PARAMS)
@@ -379,7 +379,7 @@ class PrefillServer:
             except nats.errors.NoRespondersError:
                 self._give_up(job, "its decode worker no longer exists")
                 return
-            except (QueueUnavailableError, nats.errors.Error, TimeoutError, ValidationError) as error:
+            except (QueueUnavailable, nats.errors.Error, TimeoutError, ValidationError) as error:
                 log.info(
                     "decode worker has not confirmed that it waits",
                     extra={"request_id": request.request_id, "why": str(error) or type(error).__name__},
@@ -449,7 +449,7 @@ class PrefillServer:
         """Answer, then acknowledge: in this order, or a death in between would lose the request."""
         try:
             await self._link.client.publish(request.reply_to, reply.wire().encode())
-        except (QueueUnavailableError, nats.errors.Error) as error:
+        except (QueueUnavailable, nats.errors.Error) as error:
             # Not acknowledged: NATS redelivers it when it is back, and the answer is given from memory.
             log.warning("answer not sent", extra={"request_id": request.request_id, "why": str(error)})
             return

@@ -39,10 +39,10 @@ from pointsman.serving.local_remote import PrefillReason, RoutingRule, decide
 from pointsman.workers.core.leases import began_s, usable_until_s
 from pointsman.workers.engine import Engine
 from pointsman.workers.errors import (
-    EngineUnavailableError,
-    PromptTooLargeError,
-    QueueFullError,
-    QueueUnavailableError,
+    EngineUnavailable,
+    PromptTooLarge,
+    QueueFull,
+    QueueUnavailable,
 )
 from pointsman.workers.nats_link import NatsLink
 from pointsman.workers.prefill_queue import PrefillQueue
@@ -203,7 +203,7 @@ class RemotePrefill:
         try:
             on_queue = (await self._queue.depth()).waiting
             return on_queue + sum(presence.waiting or 0 for presence in self._presences())
-        except QueueUnavailableError as error:
+        except QueueUnavailable as error:
             log.info("prefill queue not visible", extra={"why": str(error)})
             return None
 
@@ -258,13 +258,13 @@ class RemotePrefill:
                 await asyncio.shield(asked.publication)
                 reply = await self._answer_or_no_worker(asked)
             asked.taken = reply
-        except QueueFullError:
+        except QueueFull:
             asked.answer.cancel()
             return PrefillReason.QUEUE_FULL, None
-        except PromptTooLargeError:
+        except PromptTooLarge:
             asked.answer.cancel()
             return PrefillReason.TOO_LARGE, None
-        except QueueUnavailableError as error:
+        except QueueUnavailable as error:
             log.info("prefill queue failed", extra={"request_id": request.request_id, "why": str(error)})
             return PrefillReason.QUEUE_UNKNOWN, None
         except TimeoutError:
@@ -345,7 +345,7 @@ class RemotePrefill:
     def _give_up_all(self) -> None:
         for asked in self._asked.values():
             if not asked.answer.done():
-                asked.answer.set_exception(QueueUnavailableError("the connection to NATS was lost"))
+                asked.answer.set_exception(QueueUnavailable("the connection to NATS was lost"))
 
     def _lease(self, reply: PrefillReply, asked: _Asked) -> tuple[float, float]:
         """(earliest begin on this worker's clock, duration) of the lease of an answer, in seconds."""
@@ -427,7 +427,7 @@ class RemotePrefill:
     async def _release(self, request_id: str, model: str, params: Mapping[str, Any]) -> None:
         try:
             await self._engine.release(params, model=model, request_id=f"release-{request_id}")
-        except EngineUnavailableError as error:
+        except EngineUnavailable as error:
             log.warning("KV stays pinned until its lease ends", extra={"request_id": request_id, "why": str(error)})
         else:
             await self._signal(request_id, SignalKind.PULLED)
@@ -435,7 +435,7 @@ class RemotePrefill:
     async def _cancel(self, asked: _Asked) -> None:
         if asked.publication is not None:
             # A request given up while it is published is on the queue all the same.
-            with suppress(QueueUnavailableError, QueueFullError, PromptTooLargeError):
+            with suppress(QueueUnavailable, QueueFull, PromptTooLarge):
                 await self._queue.withdraw(await asked.publication)
         await self._signal(asked.request_id, SignalKind.CANCELLED)
 
@@ -445,7 +445,7 @@ class RemotePrefill:
         signal = PrefillSignal(request_id=request_id, kind=kind)
         try:
             await self._link.client.publish(subject, signal.wire().encode())
-        except (QueueUnavailableError, nats.errors.Error) as error:
+        except (QueueUnavailable, nats.errors.Error) as error:
             log.info("signal not sent", extra={"request_id": request_id, "signal": kind, "why": str(error)})
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

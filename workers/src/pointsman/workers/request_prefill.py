@@ -28,7 +28,7 @@ from pointsman.workers.core.prompts import (
     takes_token_ids,
     token_fields,
 )
-from pointsman.workers.errors import EngineUnavailableError
+from pointsman.workers.errors import EngineUnavailable
 from pointsman.workers.remote_prefill import PromptToPrefill
 from pointsman.workers.sidecar import Sidecar
 from pointsman.workers.types import PrefillPath
@@ -186,7 +186,7 @@ class RequestPrefill:
                 endpoint, leg = COMPLETIONS_PATH, pull_leg(self._model, token_ids, self._salt, params)
             try:
                 answer = await self._sidecar.engine.post(endpoint, leg, request_id=f"pull-{number}-{self._request_id}")
-            except EngineUnavailableError as error:
+            except EngineUnavailable as error:
                 log.warning("KV not pulled", extra={"request_id": self._request_id, "why": str(error)})
                 return PrefillPath(PrefillReason.PREFILL_FAILED, path.new_tokens)
             finally:
@@ -205,7 +205,7 @@ class RequestPrefill:
         }
         try:
             answer = await self._sidecar.engine.post("/tokenize", request, request_id=f"tokenize-{self._request_id}")
-        except EngineUnavailableError as error:
+        except EngineUnavailable as error:
             log.info("prompt not tokenized", extra={"request_id": self._request_id, "why": str(error)})
             return None
         tokens = answer.body.get("tokens")

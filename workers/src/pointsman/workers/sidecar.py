@@ -26,7 +26,7 @@ from pointsman.workers.core.leases import LeaseLedger
 from pointsman.workers.core.prefix_index import PrefixIndex
 from pointsman.workers.core.roles import EngineCondition, RoleState
 from pointsman.workers.engine import Engine
-from pointsman.workers.errors import ControlRefusedError, EngineUnavailableError, QueueUnavailableError
+from pointsman.workers.errors import ControlRefused, EngineUnavailable, QueueUnavailable
 from pointsman.workers.event_sockets import kv_event_endpoints
 from pointsman.workers.kv_events import KvEventFeed
 from pointsman.workers.kv_feed import KvFeedPublisher
@@ -208,26 +208,26 @@ class Sidecar:
         )
 
     def assign(self, request: RoleRequest) -> WorkerState:
-        """Give or take the role; raises ControlRefusedError for one this worker cannot take now."""
+        """Give or take the role; raises ControlRefused for one this worker cannot take now."""
         if request.role is not None and self._roles.engine is not EngineCondition.UP:
-            raise ControlRefusedError(
+            raise ControlRefused(
                 HTTPStatus.CONFLICT,
                 "EngineNotUp",
                 f"the engine is {self._roles.engine.name.lower()}: no role can be taken",
             )
         if request.role is not None and request.role not in self.settings.possible_roles:
             possible = " or ".join(self.settings.possible_roles)
-            raise ControlRefusedError(
+            raise ControlRefused(
                 HTTPStatus.CONFLICT,
                 "WrongEngine",
                 f"role is {request.role}: this worker's engine was started for {possible}",
             )
         if request.role is Role.PREFILL and self.settings.nats_url is None:
-            raise ControlRefusedError(
+            raise ControlRefused(
                 HTTPStatus.CONFLICT, "NoPrefillQueue", "started without POINTSMAN_NATS_URL: there is no queue to serve"
             )
         if request.if_serving and (request.role, WorkerPhase.SERVING) != (self._roles.role, self._roles.phase):
-            raise ControlRefusedError(
+            raise ControlRefused(
                 HTTPStatus.CONFLICT,
                 "NotServing",
                 f"it is {self._roles.phase} with role {self._roles.role or 'none'}, not serving as {request.role}",
@@ -263,16 +263,14 @@ class Sidecar:
         return result
 
     async def model(self) -> ModelInfo:
-        """What a gateway needs to tokenise for this worker; raises ControlRefusedError while it is not known."""
+        """What a gateway needs to tokenise for this worker; raises ControlRefused while it is not known."""
         facts = self.engine.facts
         try:
             files = await self._files.files()
         except OSError as error:
-            raise ControlRefusedError(HTTPStatus.NOT_FOUND, "NoModelFiles", str(error)) from error
+            raise ControlRefused(HTTPStatus.NOT_FOUND, "NoModelFiles", str(error)) from error
         if facts.max_model_len is None:
-            raise ControlRefusedError(
-                HTTPStatus.CONFLICT, "EngineNotUp", "the engine has not reported its context length"
-            )
+            raise ControlRefused(HTTPStatus.CONFLICT, "EngineNotUp", "the engine has not reported its context length")
         return ModelInfo(
             served_name=self.settings.served_name,
             max_model_len=facts.max_model_len,
@@ -287,14 +285,14 @@ class Sidecar:
     async def _adapters(self) -> tuple[str, ...]:
         try:
             return await self.engine.adapters()
-        except EngineUnavailableError as error:
-            raise ControlRefusedError(HTTPStatus.CONFLICT, "EngineNotUp", str(error)) from error
+        except EngineUnavailable as error:
+            raise ControlRefused(HTTPStatus.CONFLICT, "EngineNotUp", str(error)) from error
 
     async def model_file(self, sha256: str) -> bytes:
-        """The bytes of one of the model's files; raises ControlRefusedError if there is none."""
+        """The bytes of one of the model's files; raises ControlRefused if there is none."""
         content = await self._files.content(sha256)
         if content is None:
-            raise ControlRefusedError(HTTPStatus.NOT_FOUND, "NoSuchFile", f"no file of this model has sha256 {sha256}")
+            raise ControlRefused(HTTPStatus.NOT_FOUND, "NoSuchFile", f"no file of this model has sha256 {sha256}")
         return content
 
     # --- inside ---
@@ -312,7 +310,7 @@ class Sidecar:
                 "no role from an operator, so the last one is taken",
                 extra={"role": last.role, "seconds": OPERATOR_SECONDS},
             )
-            with suppress(ControlRefusedError):
+            with suppress(ControlRefused):
                 self.assign(last.model_copy(update={"if_serving": False}))
 
     def _change(self, roles: RoleState) -> None:
@@ -341,7 +339,7 @@ class Sidecar:
                 self._change(self._roles.with_engine(condition))
             self.take_last_role()
             if self._link.ready.is_set():
-                with suppress(QueueUnavailableError):
+                with suppress(QueueUnavailable):
                     await self._queue.depth()
             self.metrics.show(self.state(), self.queue_depth, self.engine.facts)
             self.metrics.show_prefills(self._server.in_progress, self.remote.awaited)

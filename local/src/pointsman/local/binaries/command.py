@@ -4,7 +4,7 @@ import sys
 from typing import Final
 
 from pointsman.local.binaries import CONTROL_PLANE, TOOLS, ensure_all, find
-from pointsman.local.errors import BinaryError
+from pointsman.local.errors import NoBinary
 from pointsman.process.arguments import CommandParser
 
 _EPILOG: Final = """
@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
                     print(f"{'':<24} ({reason})")
             return 0
         paths = ensure_all(options.names or CONTROL_PLANE, _tell)
-    except BinaryError as error:
+    except NoBinary as error:
         print(f"pointsman: {error}", file=sys.stderr)
         return 1
     for name, path in paths.items():

@@ -20,7 +20,7 @@ from typing import IO, Final
 from pointsman.local.binaries.catalog import NODE_REQUIREMENT, NpmProgram
 from pointsman.local.binaries.from_pypi import program_from_pypi
 from pointsman.local.binaries.once import only_one
-from pointsman.local.errors import BinaryError
+from pointsman.local.errors import NoBinary
 
 Report = Callable[[str], None]
 NPM_TIMEOUT_S: Final = 900.0
@@ -46,11 +46,11 @@ exec "$here/chromium" "$@"
 def fetch(tool: NpmProgram, directory: Path, report: Report) -> Path:
     """Unpack ``tool`` into ``directory``/<name>-<version>, unless another process does so meanwhile.
 
-    Raises BinaryError if the registry cannot be reached, if what it gives is not what is pinned, and on a computer
+    Raises NoBinary if the registry cannot be reached, if what it gives is not what is pinned, and on a computer
     that the program is not made for.
     """
     if os.uname().machine != "x86_64":
-        raise BinaryError(
+        raise NoBinary(
             f"{tool.name} comes for x86_64 only; on {os.uname().machine} put a '{tool.name}' of version "
             f"{tool.version.split('.')[0]} on PATH"
         )
@@ -83,7 +83,7 @@ def _npm(directory: Path, report: Report) -> tuple[str, list[str]]:
         return node, [npm]
     place = program_from_pypi(NODE_REQUIREMENT, _NODE, directory, report)
     if place is None:
-        raise BinaryError(f"{NODE_REQUIREMENT} brought no 'node' program; install Node.js with npm and put it on PATH")
+        raise NoBinary(f"{NODE_REQUIREMENT} brought no 'node' program; install Node.js with npm and put it on PATH")
     return str(place / _NODE), [str(place / _NODE), str(place / _NPM)]
 
 
@@ -94,17 +94,17 @@ def _download(tool: NpmProgram, npm: list[str], folder: Path) -> Path:
     try:
         status, said = _run([*npm, "pack", wanted], NPM_TIMEOUT_S, directory=folder, environment=environment)
     except subprocess.TimeoutExpired:
-        raise BinaryError(f"{wanted} did not come from the npm registry within {NPM_TIMEOUT_S:.0f} s") from None
+        raise NoBinary(f"{wanted} did not come from the npm registry within {NPM_TIMEOUT_S:.0f} s") from None
     shutil.rmtree(folder / "npm", ignore_errors=True)
     archives = sorted(folder.glob("*.tgz"))
     if status or len(archives) != 1:
         words = "\n".join(said.strip().splitlines()[-12:])
-        raise BinaryError(f"{wanted} cannot be had from the npm registry (npm ended with {status}):\n{words}")
+        raise NoBinary(f"{wanted} cannot be had from the npm registry (npm ended with {status}):\n{words}")
     (archive,) = archives
     with archive.open("rb") as file:
         found = hashlib.file_digest(file, "sha512").hexdigest()
     if found != tool.sha512:
-        raise BinaryError(
+        raise NoBinary(
             f"{wanted} of the npm registry has SHA-512 {found}, but {tool.sha512} is pinned; nothing of it was used"
         )
     return archive
@@ -119,7 +119,7 @@ def _unpack(archive: Path, tool: NpmProgram, node: str, folder: Path) -> None:
             except KeyError:
                 member = None  # as of a folder
             if member is None:
-                raise BinaryError(f"{archive.name}, which is {tool.package}@{tool.version}, has no file {path}")
+                raise NoBinary(f"{archive.name}, which is {tool.package}@{tool.version}, has no file {path}")
             with (folder / name).open("wb") as file:
                 shutil.copyfileobj(member, file)
     archive.unlink()
@@ -139,9 +139,9 @@ def _uncompress(node: str, source: Path, target: Path) -> None:
         try:
             status, words = _run([node, "-e", _UNCOMPRESS], UNPACK_TIMEOUT_S, read=packed, write=unpacked)
         except subprocess.TimeoutExpired:
-            raise BinaryError(f"{source.name} was not unpacked within {UNPACK_TIMEOUT_S:.0f} s") from None
+            raise NoBinary(f"{source.name} was not unpacked within {UNPACK_TIMEOUT_S:.0f} s") from None
     if status:
-        raise BinaryError(f"{source.name} cannot be unpacked (node ended with {status}):\n{words}")
+        raise NoBinary(f"{source.name} cannot be unpacked (node ended with {status}):\n{words}")
     source.unlink()
 
 

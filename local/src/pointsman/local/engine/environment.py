@@ -23,7 +23,7 @@ from typing import Final
 from uv import find_uv_bin
 
 from pointsman.local.cache import cache_directory
-from pointsman.local.errors import EngineEnvironmentError
+from pointsman.local.errors import EngineEnvironmentFailed
 
 LOCK_FILE: Final = Path(__file__).with_name("requirements.lock")
 IMAGES_LOCK_FILE: Final = LOCK_FILE.with_name("images.lock")
@@ -97,7 +97,7 @@ def ensure_engine_environment(
     """The engine environment, installed now if this computer does not have it yet (some 2.5 GB to download).
 
     ``images``: with what engines need for images (torchvision). A text engine would import it, so it is kept apart.
-    Raises EngineEnvironmentError if the installation fails. Several processes may call this at once:
+    Raises EngineEnvironmentFailed if the installation fails. Several processes may call this at once:
     one installs, the others wait.
     """
     engines = (cache or cache_directory()) / "engines"
@@ -126,7 +126,7 @@ def _once(folder: Path, report: Report, install: Callable[[], None]) -> None:
 
 def _install(root: Path, report: Report) -> None:
     if (sys.platform, os.uname().machine) != ("linux", "x86_64"):
-        raise EngineEnvironmentError(
+        raise EngineEnvironmentFailed(
             f"the CPU engine is locked for linux on x86_64; this computer is {sys.platform} on {os.uname().machine}"
         )
     shutil.rmtree(root, ignore_errors=True)
@@ -187,7 +187,7 @@ def _uv(report: Report, *arguments: str) -> None:
                 report(f"still installing the engine, {time.monotonic() - started:.0f} s")
     if process.returncode:
         tail = "\n".join(said.strip().splitlines()[-15:])
-        raise EngineEnvironmentError(f"'uv {' '.join(arguments[:2])}' failed with {process.returncode}:\n{tail}")
+        raise EngineEnvironmentFailed(f"'uv {' '.join(arguments[:2])}' failed with {process.returncode}:\n{tail}")
 
 
 @contextmanager
@@ -207,7 +207,7 @@ def _link_rooms(parent: Path) -> Path:
     for room in ROOMS:
         package = importlib.util.find_spec(f"pointsman.{room}")
         if package is None or not package.submodule_search_locations:
-            raise EngineEnvironmentError(f"the package pointsman-{room} is not installed next to pointsman-local")
+            raise EngineEnvironmentFailed(f"the package pointsman-{room} is not installed next to pointsman-local")
         links[f"pointsman/{room}"] = Path(package.submodule_search_locations[0]).resolve()
         metadata = importlib.metadata.distribution(f"pointsman-{room}").locate_file("")
         version = importlib.metadata.version(f"pointsman-{room}")

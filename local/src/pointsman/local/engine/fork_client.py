@@ -29,7 +29,7 @@ from typing import Final
 PATIENCE_SECONDS: Final = 120.0  # a server's imports take 8 s, or a minute on a busy computer with cold disks
 
 
-class ForkServerError(Exception):
+class ForkServerFailed(Exception):
     """The fork server cannot start the process, or is gone."""
 
 
@@ -77,12 +77,12 @@ class ForkedProcess:
         while b"\n" not in self._received:
             received = self._connection.recv(4096)
             if not received:
-                raise ForkServerError("the fork server has ended")
+                raise ForkServerFailed("the fork server has ended")
             self._received += received
         line, self._received = self._received.split(b"\n", 1)
         answer = json.loads(line)
         if "error" in answer:
-            raise ForkServerError(answer["error"])
+            raise ForkServerFailed(answer["error"])
         return int(answer[key])
 
 
@@ -97,7 +97,7 @@ def start(
 ) -> ForkedProcess:
     """Start ``argv`` (``[python, "-m", module, …]`` or ``[python, script, …]``) with exactly ``env``.
 
-    Raises ForkServerError when the server refuses, OSError when there is none at ``socket_path``.
+    Raises ForkServerFailed when the server refuses, OSError when there is none at ``socket_path``.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -119,7 +119,7 @@ def _start_patiently(socket_path: Path, argv: Sequence[str], interrupts: Iterabl
             return start(socket_path, argv, os.environ, Path.cwd())
         except (FileNotFoundError, ConnectionRefusedError) as error:
             if time.monotonic() > deadline_s:
-                raise ForkServerError(f"no fork server listens after {PATIENCE_SECONDS:.0f} s") from error
+                raise ForkServerFailed(f"no fork server listens after {PATIENCE_SECONDS:.0f} s") from error
         interrupted = signal.sigtimedwait(set(interrupts), 0.1)
         if interrupted is not None:
             raise SystemExit(128 + interrupted.si_signo)
@@ -134,7 +134,7 @@ def main(argv: Sequence[str]) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, passed)  # none is lost before there is a process to pass it to
     try:
         process = _start_patiently(Path(argv[1]), argv[3:], passed)
-    except (ForkServerError, OSError) as error:
+    except (ForkServerFailed, OSError) as error:
         print(f"fork_client: cannot start '{' '.join(argv[3:6])} …' through {argv[1]}: {error}", file=sys.stderr)
         return 125
     for number in passed:
@@ -142,7 +142,7 @@ def main(argv: Sequence[str]) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, passed)
     try:
         returncode = process.wait()
-    except ForkServerError as error:
+    except ForkServerFailed as error:
         print(f"fork_client: {error}, and with it process {process.pid}", file=sys.stderr)
         return 125
     assert returncode is not None

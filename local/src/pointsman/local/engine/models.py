@@ -15,7 +15,7 @@ from typing import Final
 
 from pointsman.local.cache import cache_directory
 from pointsman.local.engine.environment import EngineEnvironment, Report
-from pointsman.local.errors import EngineEnvironmentError
+from pointsman.local.errors import EngineEnvironmentFailed
 
 MAKER: Final = "pointsman.local.engine.make_model"
 
@@ -98,7 +98,7 @@ def ensure_model(
 ) -> Path:
     """The folder of the model of this size (Hugging Face layout, float32), made now if the cache lacks it.
 
-    Raises EngineEnvironmentError if it cannot be made.
+    Raises EngineEnvironmentFailed if it cannot be made.
     """
     recipe = RECIPES[size]
     maker = Path(__file__).with_name("make_model.py")
@@ -115,5 +115,5 @@ def ensure_model(
             check=False,
         )
         if made.returncode:
-            raise EngineEnvironmentError(f"cannot make the {size} model: {made.stderr.strip()[-800:]}")
+            raise EngineEnvironmentFailed(f"cannot make the {size} model: {made.stderr.strip()[-800:]}")
     return folder

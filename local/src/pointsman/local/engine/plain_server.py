@@ -13,7 +13,7 @@ from typing import Final
 from pointsman.local.addresses import free_port
 from pointsman.local.engine.environment import EngineEnvironment
 from pointsman.local.engine.fork_client import ForkedProcess, start
-from pointsman.local.errors import EngineEnvironmentError
+from pointsman.local.errors import EngineEnvironmentFailed
 
 ENTRY: Final = "vllm.entrypoints.launchers.api_server.entry"
 _POLL_SECONDS: Final = 0.05
@@ -43,7 +43,7 @@ async def plain_server(
 ) -> AsyncIterator[PlainServer]:
     """A server on a free port of 127.0.0.1, started through the fork server at ``fork_socket``; ends with the context.
 
-    ``arguments`` are further vLLM flags. Raises EngineEnvironmentError, with the end of ``log``, if it gets not ready.
+    ``arguments`` are further vLLM flags. Raises EngineEnvironmentFailed, with the end of ``log``, if it gets not ready.
     """
     port = free_port()
     argv = [
@@ -82,7 +82,7 @@ async def _ready(process: ForkedProcess, port: int, log: Path, deadline_s: float
         if ended is not None or time.monotonic() > deadline_s:
             what = "did not get ready in time" if ended is None else f"ended with {ended} before it was ready"
             tail = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
-            raise EngineEnvironmentError(f"the plain vLLM server {what}; the end of {log}:\n{tail}")
+            raise EngineEnvironmentFailed(f"the plain vLLM server {what}; the end of {log}:\n{tail}")
         await asyncio.sleep(_POLL_SECONDS)
 
 

@@ -14,7 +14,7 @@ from pointsman.kube.errors import KubeError, NotFound
 from pointsman.kube.events import Reference
 from pointsman.kube.resources import CONFIG_MAPS, PODS, SECRETS, Resource
 from pointsman.local.addresses import listeners_in_the_way
-from pointsman.local.errors import ImageStoreError
+from pointsman.local.errors import ImageStoreFailed
 from pointsman.local.node.container_run import CannotStart, Command, ContainerRun
 from pointsman.local.node.core.environment import (
     CannotResolve,
@@ -258,7 +258,7 @@ class ContainerKeeper:
         name = self._spec["image"]
         try:
             image = self._services.images.get(name)
-        except ImageStoreError as error:
+        except ImageStoreFailed as error:
             raise NotYet(Waiting("ImageInspectError", str(error))) from error
         if image is None:
             known = ", ".join(self._services.images.names()) or "none"

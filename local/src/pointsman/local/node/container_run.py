@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from pointsman.local.errors import NodeError
+from pointsman.local.errors import NodeFailed
 from pointsman.local.node.container_log import last_lines
 from pointsman.local.node.core.types import Finished
 from pointsman.local.processes import ProcessId
@@ -22,7 +22,7 @@ _SHIM: Final = Path(__file__).with_name("shim.py")
 LAST_WORDS_BYTES: Final = 2048
 
 
-class CannotStart(NodeError):
+class CannotStart(NodeFailed):
     """The program cannot be started; the message is the operating system's reason."""
 
 
@@ -146,7 +146,7 @@ def _spawn(log: Path, request: bytes) -> tuple["subprocess.Popen[bytes]", dict[s
             process_group=0,
         )
     if shim.stdin is None or shim.stdout is None:
-        raise NodeError("the shim was started without pipes")
+        raise NodeFailed("the shim was started without pipes")
     with shim.stdin, shim.stdout:
         with contextlib.suppress(BrokenPipeError):
             shim.stdin.write(request)

@@ -23,7 +23,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from pointsman.local.errors import ImageStoreError
+from pointsman.local.errors import ImageStoreFailed
 
 
 class Image(BaseModel):
@@ -57,7 +57,7 @@ class ImageStore:
     def get(self, name: str) -> Image | None:
         """The image of that name (or of that name without its tag or digest); None if there is none.
 
-        Raises ImageStoreError when the file is wrong.
+        Raises ImageStoreFailed when the file is wrong.
         """
         images = self._current()
         return images.get(name) or images.get(without_tag(name))
@@ -73,7 +73,7 @@ class ImageStore:
                 self._images = _Store.model_validate(yaml.safe_load(self._path.read_text())).images
                 self._read_ns = changed_ns
         except (OSError, yaml.YAMLError, ValidationError) as error:
-            raise ImageStoreError(f"image store {self._path}: {error}") from error
+            raise ImageStoreFailed(f"image store {self._path}: {error}") from error
         return self._images
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from pointsman.local.cache import cache_directory
-from pointsman.local.errors import NodeError
+from pointsman.local.errors import NodeFailed
 
 ADDRESS_ANNOTATION: Final = "local.pointsman.dev/pod-ip"
 """On a pod: the address it gets, out of the first few, which are given by this annotation only.
@@ -39,25 +39,25 @@ class PodAddresses:
         self._taken.add(address)
 
     def numbered(self, number: int) -> str:
-        """One of the addresses that are given by annotation only. Raises NodeError for another number."""
+        """One of the addresses that are given by annotation only. Raises NodeFailed for another number."""
         if number not in _GIVEN:
-            raise NodeError(f"{number} is no address to give: those are {_GIVEN.start} to {_GIVEN.stop - 1}")
+            raise NodeFailed(f"{number} is no address to give: those are {_GIVEN.start} to {_GIVEN.stop - 1}")
         return f"{self._prefix}.{number}"
 
     def take(self, wanted: str | None = None) -> str:
         """An address no pod has, or the one that a pod's annotation wants.
 
         A wanted address is not kept from a pod whose predecessor is on its way out: that one's processes are gone by
-        the time the next of its name exists. Raises NodeError if none is left, or the wanted one is not to be given.
+        the time the next of its name exists. Raises NodeFailed if none is left, or the wanted one is not to be given.
         """
         if wanted is not None:
             if wanted not in {self.numbered(number) for number in _GIVEN}:
                 first, last = self.numbered(_GIVEN.start), self.numbered(_GIVEN.stop - 1)
-                raise NodeError(f"annotation {ADDRESS_ANNOTATION} is {wanted!r}: it must be one of {first} to {last}")
+                raise NodeFailed(f"annotation {ADDRESS_ANNOTATION} is {wanted!r}: it must be one of {first} to {last}")
             return wanted
         free = [address for n in _PODS if (address := f"{self._prefix}.{n}") not in self._taken]
         if not free:
-            raise NodeError(f"all {len(_PODS)} pod addresses of {self._prefix}.0/24 are taken")
+            raise NodeFailed(f"all {len(_PODS)} pod addresses of {self._prefix}.0/24 are taken")
         # Not the one given back last: what still talks to the pod that is gone must not reach another.
         address = random.choice(free)
         self._taken.add(address)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from pointsman.kube.errors import Conflict, KubeError, NotFound
 from pointsman.kube.events import Reference
 from pointsman.kube.resources import PODS
-from pointsman.local.errors import NodeError
+from pointsman.local.errors import NodeFailed
 from pointsman.local.node.container_keeper import ContainerKeeper
 from pointsman.local.node.core.pod_status import pod_status
 from pointsman.local.node.core.refusals import refusals, wants_token
@@ -228,7 +228,7 @@ class PodRunner:
         if path.exists():
             record: dict[str, str] = json.loads(path.read_text())
             if record["uid"] != self.uid:
-                raise NodeError(f"pod {self.key}: {self._directory} is still pod {record['key']}'s")
+                raise NodeFailed(f"pod {self.key}: {self._directory} is still pod {record['key']}'s")
             self._services.addresses.keep(record["pod_ip"])
             return record
         self._directory.mkdir(parents=True, mode=0o700)
@@ -247,7 +247,7 @@ class PodRunner:
         wanted = (self._pod["metadata"].get("annotations") or {}).get(ADDRESS_ANNOTATION)
         try:
             return self._services.addresses.take(wanted)
-        except NodeError as error:
+        except NodeFailed as error:
             if wanted is None:
                 raise
             self._services.events.record(Reference.of(PODS, self._pod), "AddressRefused", str(error), warning=True)

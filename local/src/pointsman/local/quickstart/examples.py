@@ -14,19 +14,19 @@ STALL_SERVICE: Final = "stall"
 SHIFT_SERVICE: Final = "shift"
 
 
-class ExampleError(LocalError):
+class ExampleFailed(LocalError):
     """The example manifest cannot be used."""
 
 
 def read_example(path: Path = EXAMPLE) -> dict[str, Any]:
-    """The one LLMService of an example file. Raises ExampleError."""
+    """The one LLMService of an example file. Raises ExampleFailed."""
     try:
         documents = [document for document in yaml.safe_load_all(path.read_text()) if document]
     except (OSError, yaml.YAMLError) as error:
-        raise ExampleError(f"{path} cannot be read: {error}") from error
+        raise ExampleFailed(f"{path} cannot be read: {error}") from error
     services = [document for document in documents if document.get("kind") == "LLMService"]
     if len(services) != 1:
-        raise ExampleError(f"{path} holds {len(services)} LLMServices; the quick start needs exactly one")
+        raise ExampleFailed(f"{path} holds {len(services)} LLMServices; the quick start needs exactly one")
     return dict(services[0])
 
 

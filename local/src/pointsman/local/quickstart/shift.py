@@ -22,7 +22,7 @@ from pointsman.api.v1alpha1.conditions import ConditionStatus, ConditionType
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.local.errors import LocalError
 from pointsman.local.observation import Observer, ServiceView
-from pointsman.local.quickstart.examples import EXAMPLE, ExampleError
+from pointsman.local.quickstart.examples import EXAMPLE, ExampleFailed
 from pointsman.local.quickstart.waiting import wait_until
 from pointsman.local.traffic import Endpoint, Mix, Record, closed_loop, percentile, prompts, running_load
 
@@ -97,13 +97,13 @@ async def measure(endpoint: Endpoint, *, seed: int, on_record: Callable[[Record]
 
 
 def read_policy(path: Path = POLICY) -> dict[str, Any]:
-    """The PlannerPolicy of an example file. Raises ExampleError."""
+    """The PlannerPolicy of an example file. Raises ExampleFailed."""
     try:
         document = yaml.safe_load(path.read_text())
     except (OSError, yaml.YAMLError) as error:
-        raise ExampleError(f"{path} cannot be read: {error}") from error
+        raise ExampleFailed(f"{path} cannot be read: {error}") from error
     if not isinstance(document, dict) or document.get("kind") != "PlannerPolicy":
-        raise ExampleError(f"{path} is no PlannerPolicy")
+        raise ExampleFailed(f"{path} is no PlannerPolicy")
     return document
 
 

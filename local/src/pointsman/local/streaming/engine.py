@@ -18,7 +18,7 @@ from pointsman.local.addresses import free_port
 from pointsman.local.engine.environment import ensure_engine_environment
 from pointsman.local.engine.models import ModelSize, ensure_model
 from pointsman.local.engine.plain_server import ENTRY
-from pointsman.local.errors import EngineEnvironmentError
+from pointsman.local.errors import EngineEnvironmentFailed
 
 SERVED_NAME = "bench"
 MAX_MODEL_LEN = 4096
@@ -66,7 +66,7 @@ class EngineKnobs:
 async def local_engine(knobs: EngineKnobs, report: Callable[[str], None]) -> AsyncIterator[str]:
     """The base URL (ends with /v1) of a server on 127.0.0.1 that lives as long as the context.
 
-    The engine environment and the model are made first where this computer lacks them. Raises EngineEnvironmentError,
+    The engine environment and the model are made first where this computer lacks them. Raises EngineEnvironmentFailed,
     with the end of the server's log, when it does not get ready.
     """
     environment = await asyncio.to_thread(ensure_engine_environment, report=report)
@@ -114,7 +114,7 @@ async def _ready(process: "subprocess.Popen[bytes]", port: int, log: Path) -> No
             if ended is not None or asyncio.get_running_loop().time() > deadline_s:
                 what = "did not get ready in time" if ended is None else f"ended with {ended} before it was ready"
                 tail = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
-                raise EngineEnvironmentError(f"the local vLLM server {what}; the end of its log:\n{tail}")
+                raise EngineEnvironmentFailed(f"the local vLLM server {what}; the end of its log:\n{tail}")
             try:
                 async with session.get(f"http://127.0.0.1:{port}/health") as response:
                     if response.status == 200:

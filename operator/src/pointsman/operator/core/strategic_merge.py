@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pointsman.operator.core.messages import specs as text
-from pointsman.operator.errors import TemplateError
+from pointsman.operator.errors import NotMergeable
 
 MERGE_KEYS: Final = {
     "containers": "name",
@@ -31,12 +31,12 @@ _RETAIN_KEYS: Final = ("volumes",)
 def strategic_merge(
     base: Mapping[str, Any], patch: Mapping[str, Any], path: str = "", *, of: str = "spec.worker.template"
 ) -> dict[str, Any]:
-    """``base`` with ``patch`` over it; neither is changed. Raises TemplateError naming the field of template ``of``."""
+    """``base`` with ``patch`` over it; neither is changed. Raises NotMergeable naming the field of template ``of``."""
     merged = dict(base)
     for key, value in patch.items():
         field = f"{path}.{key}" if path else key
         if key.startswith("$"):
-            raise TemplateError(text.merge_directive(field), of)
+            raise NotMergeable(text.merge_directive(field), of)
         if value is None:
             merged.pop(key, None)
         elif isinstance(value, Mapping):
@@ -56,7 +56,7 @@ def _merge_list(base: list[Any], patch: list[Any], key: str, path: str, of: str)
     for number, item in enumerate(patch):
         field = f"{path}[{number}]"
         if not isinstance(item, Mapping) or merge_key not in item:
-            raise TemplateError(text.no_merge_key(field, merge_key), of)
+            raise NotMergeable(text.no_merge_key(field, merge_key), of)
         place = places.get(item[merge_key])
         if place is None:
             places[item[merge_key]] = len(merged)

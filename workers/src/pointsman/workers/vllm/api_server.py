@@ -6,13 +6,13 @@ import sys
 from collections.abc import Callable, Sequence
 
 from pointsman.api.protocol.names import EmbeddingRole
-from pointsman.process.errors import SettingsError
+from pointsman.process.errors import BadSettings
 from pointsman.process.lifetime import ExitStatus
 from pointsman.process.logs import configure_logs_of_a_guest
-from pointsman.workers.errors import ModelUnreadableError
+from pointsman.workers.errors import ModelUnreadable
 from pointsman.workers.model_files import check_readable
 from pointsman.workers.settings import WorkerSettings
-from pointsman.workers.vllm.flags import OwnedFlagError, engine_environment, refused_environment
+from pointsman.workers.vllm.flags import FlagNotAllowed, engine_environment, refused_environment
 
 log = logging.getLogger(__name__)
 
@@ -27,14 +27,14 @@ def become_api_server(
 ) -> int:
     """Serve with the user's ``argv``; returns only if a setting, an argument or the model's folder is wrong (2).
 
-    ``arguments_of`` makes vLLM's arguments. ``prepare`` may raise SettingsError; what it returns is called when vLLM's
+    ``arguments_of`` makes vLLM's arguments. ``prepare`` may raise BadSettings; what it returns is called when vLLM's
     environment is set, before it serves.
     """
     try:
         settings, install = WorkerSettings.read(), prepare()
         arguments = arguments_of(settings, argv)
         check_readable(settings.model)
-    except (SettingsError, OwnedFlagError, ModelUnreadableError) as error:
+    except (BadSettings, FlagNotAllowed, ModelUnreadable) as error:
         print(f"{program}: {error}", file=sys.stderr)
         return ExitStatus.WRONG_SETTINGS
     configure_logs_of_a_guest(settings.log_level, settings.log_format, settings.log_fields)

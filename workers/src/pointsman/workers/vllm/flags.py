@@ -36,14 +36,14 @@ _CPU_DEFAULTS: Final = (
 _PARALLEL: Final = ("--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp")
 
 
-class OwnedFlagError(WorkerError):
+class FlagNotAllowed(WorkerError):
     """A user's argument sets what Pointsman sets."""
 
 
 def vllm_arguments(settings: WorkerSettings, user: Sequence[str]) -> list[str]:
     """Arguments of vLLM's API server: Pointsman's, then the user's.
 
-    Raises OwnedFlagError for an argument that Pointsman owns, in whatever spelling vLLM would accept.
+    Raises FlagNotAllowed for an argument that Pointsman owns, in whatever spelling vLLM would accept.
     """
     if settings.embedding_role is EmbeddingRole.PRODUCER:
         return _encode_arguments(settings, user)
@@ -73,7 +73,7 @@ def _encode_arguments(settings: WorkerSettings, user: Sequence[str]) -> list[str
 def elastic_arguments(settings: WorkerSettings, user: Sequence[str]) -> list[str]:
     """The same for the front of an elastic group, whose instances have no prefix cache and move no KV to others.
 
-    Raises OwnedFlagError.
+    Raises FlagNotAllowed.
     """
     return _arguments(settings, user, "--no-enable-prefix-caching", middleware=MANAGER_MIDDLEWARE)
 
@@ -83,7 +83,7 @@ def _arguments(
 ) -> list[str]:
     for argument in user:
         if (flag := owned_flag(argument)) is not None:
-            raise OwnedFlagError(f"engine.args has {argument!r}: {flag} is set by Pointsman; leave it out")
+            raise FlagNotAllowed(f"engine.args has {argument!r}: {flag} is set by Pointsman; leave it out")
     arguments = [
         *("--model", settings.model),
         *(("--revision", settings.model_revision) if settings.model_revision else ()),

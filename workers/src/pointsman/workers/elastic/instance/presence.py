@@ -10,7 +10,7 @@ from pointsman.api.protocol.elastic import PRESENCE_SECONDS, InstancePresence
 from pointsman.api.protocol.names import elastic_presence_subject
 from pointsman.process.ending import end
 from pointsman.workers.elastic.instance.settings import InstanceSettings
-from pointsman.workers.errors import QueueUnavailableError
+from pointsman.workers.errors import QueueUnavailable
 from pointsman.workers.nats_link import NatsLink
 
 log = logging.getLogger(__name__)
@@ -39,6 +39,6 @@ class Presence:
     async def _repeat(self) -> None:
         while True:
             await self._link.ready.wait()
-            with suppress(QueueUnavailableError, nats.errors.Error):
+            with suppress(QueueUnavailable, nats.errors.Error):
                 await self._link.client.publish(self._subject, self._message)
             await asyncio.sleep(PRESENCE_SECONDS)

@@ -14,7 +14,7 @@ from pointsman.workers.vllm.flags import elastic_arguments
 
 
 def prepare() -> Install:
-    """Read the manager's settings. Raises SettingsError."""
+    """Read the manager's settings. Raises BadSettings."""
     settings, worker = ManagerSettings.read(), WorkerSettings.read()
 
     def install() -> None:

@@ -7,7 +7,7 @@ sees the same verdicts.
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from pointsman.workers.multimodal.broadcast.errors import PendingMemoryError
+from pointsman.workers.multimodal.broadcast.errors import PendingMemoryFull
 from pointsman.workers.multimodal.broadcast.messages import ErrorEnvelope, ErrorKind, cancelled_envelope, envelope
 from pointsman.workers.multimodal.broadcast.modes import Mode, Stamp
 
@@ -113,14 +113,14 @@ class EntryMachine:
     def submit(self, request_id: str, size_bytes: int, mode: Mode) -> tuple[Stamp, list[EntryAction]]:
         """Accept the inputs of a request; ``mode`` is neither ``auto`` nor ``none``.
 
-        Raises PendingMemoryError if they do not fit, GroupClosedError and RankLostError if the group has ended.
+        Raises PendingMemoryFull if they do not fit, GroupClosed and RankLost if the group has ended.
         """
         if self._end is not None:
             raise self._end.exception()
         if self._closing:
             raise closed_envelope().exception()
         if self.pending_bytes + size_bytes > self._max_pending_bytes:
-            raise PendingMemoryError(
+            raise PendingMemoryFull(
                 f"the inputs of request {request_id} have {size_bytes} bytes, and {self.pending_bytes} bytes are "
                 f"pending: together they must be at most {self._max_pending_bytes}"
             )

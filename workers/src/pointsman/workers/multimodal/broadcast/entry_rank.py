@@ -29,9 +29,9 @@ from pointsman.workers.multimodal.broadcast.entry import (
     SendVerdict,
     closed_envelope,
 )
-from pointsman.workers.multimodal.broadcast.errors import PendingMemoryError
+from pointsman.workers.multimodal.broadcast.errors import PendingMemoryFull
 from pointsman.workers.multimodal.broadcast.inputs import Materialise, RequestInputs
-from pointsman.workers.multimodal.broadcast.links import INLINE_BYTES, Link, LinkBrokenError, Meeting
+from pointsman.workers.multimodal.broadcast.links import INLINE_BYTES, Link, LinkBroken, Meeting
 from pointsman.workers.multimodal.broadcast.messages import (
     End,
     ErrorEnvelope,
@@ -136,7 +136,7 @@ class EntryRank:
         *,
         takes_inputs: bool = True,
     ) -> "EntryRank":
-        """The entry rank of a group whose other ranks join at ``path``. Raises GroupJoinError."""
+        """The entry rank of a group whose other ranks join at ``path``. Raises GroupNotJoined."""
         settings = settings or InputBroadcastSettings()
         links = Meeting(path).assemble(world_size, settings.input_broadcast_join_seconds) if world_size > 1 else {}
         return cls(links, materialise, settings, metrics, takes_inputs=takes_inputs)
@@ -154,8 +154,8 @@ class EntryRank:
     def submit(self, request_id: str, raw: object) -> RequestInputs:
         """Have the inputs of a request reach every rank. ``raw`` is None if it has none.
 
-        The stamp of the result goes to every rank with the request. Raises PendingMemoryError if too many bytes are
-        pending: the request has to wait. Raises RankLostError and GroupClosedError if the group has ended.
+        The stamp of the result goes to every rank with the request. Raises PendingMemoryFull if too many bytes are
+        pending: the request has to wait. Raises RankLost and GroupClosed if the group has ended.
         """
         began_s = time.perf_counter()
         if raw is None:
@@ -167,7 +167,7 @@ class EntryRank:
                 mode = self._rule.choose(size_bytes, self._machine.undecided, self._world_size)
             try:
                 stamp, actions = self._machine.submit(request_id, size_bytes, mode)
-            except PendingMemoryError:
+            except PendingMemoryFull:
                 self._metrics.refused()
                 raise
             inputs = RequestInputs(stamp, self, self._metrics)
@@ -198,7 +198,7 @@ class EntryRank:
     def close(self, timeout_s: float = 30.0) -> None:
         """Accept nothing more, wait until everything submitted has ended on all ranks, and end the group.
 
-        What has not ended after ``timeout_s`` ends with GroupClosedError.
+        What has not ended after ``timeout_s`` ends with GroupClosed.
         """
         deadline_s = time.monotonic() + timeout_s
         with self._lock:
@@ -347,7 +347,7 @@ class EntryRank:
                         continue
                     try:
                         link.send_packet(encoded, packet.fds)
-                    except LinkBrokenError as error:
+                    except LinkBroken as error:
                         self._lose(rank, str(error))
                 if packet.record is not None:
                     if packet.record.sent_s is not None:
@@ -377,7 +377,7 @@ class EntryRank:
         """Take one message of ``rank``; returns whether there can be another."""
         try:
             message = self._links[rank].receive_to_entry()
-        except LinkBrokenError as broken:
+        except LinkBroken as broken:
             self._lose(rank, str(broken))
             return False
         self._unanswered[rank] = 0

@@ -1,4 +1,13 @@
-"""What can go wrong with an input broadcast. Every rank of a group gets the same error for the same request."""
+"""What can go wrong with an input broadcast. Every rank of a group gets the same error for the same request.
+
+BroadcastError
+├── PendingMemoryFull  the inputs were not accepted: too many bytes are pending
+├── NotMaterialised    a rank could not materialise the inputs
+├── InputsCancelled    the request was cancelled before its inputs were there
+├── RankLost           a rank of the group ended or stopped answering
+├── GroupClosed        the group was shut down
+└── GroupNotJoined     the ranks did not come together
+"""
 
 from pointsman.workers.errors import WorkerError
 
@@ -7,25 +16,25 @@ class BroadcastError(WorkerError):
     """Base of the errors of input broadcasts."""
 
 
-class PendingMemoryError(BroadcastError):
+class PendingMemoryFull(BroadcastError):
     """The inputs were not accepted: too many bytes are pending. The request can be tried again later."""
 
 
-class MaterialiseError(BroadcastError):
+class NotMaterialised(BroadcastError):
     """A rank could not materialise the inputs; names the rank and the original error."""
 
 
-class InputsCancelledError(BroadcastError):
+class InputsCancelled(BroadcastError):
     """The request was cancelled before its inputs were there."""
 
 
-class RankLostError(BroadcastError):
+class RankLost(BroadcastError):
     """A rank of the group ended or stopped answering. The group cannot be used any more."""
 
 
-class GroupClosedError(BroadcastError):
+class GroupClosed(BroadcastError):
     """The group was shut down."""
 
 
-class GroupJoinError(BroadcastError):
+class GroupNotJoined(BroadcastError):
     """The ranks did not come together: names the rank, the value and what would be right."""

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from pointsman.workers.multimodal.broadcast.errors import GroupJoinError
+from pointsman.workers.multimodal.broadcast.errors import GroupNotJoined
 from pointsman.workers.multimodal.broadcast.messages import (
     VERSION,
     FromEntry,
@@ -33,7 +33,7 @@ _MAX_FDS: Final = 1
 _RETRY_SECONDS: Final = 0.02
 
 
-class LinkBrokenError(OSError):
+class LinkBroken(OSError):
     """The other end is gone, or sent something that it must not send."""
 
 
@@ -44,7 +44,7 @@ class Link:
         self.sock = sock
 
     def send(self, message: FromEntry | ToEntry, fds: Sequence[int] = ()) -> None:
-        """Send one packet. Raises LinkBrokenError, also if the peer has not read for the time-out."""
+        """Send one packet. Raises LinkBroken, also if the peer has not read for the time-out."""
         self.send_packet(encode(message), fds)
 
     def send_packet(self, packet: bytes, fds: Sequence[int] = ()) -> None:
@@ -52,9 +52,9 @@ class Link:
         try:
             socket.send_fds(self.sock, [packet], fds) if fds else self.sock.send(packet)
         except (TimeoutError, BlockingIOError) as error:
-            raise LinkBrokenError("it does not read its messages") from error
+            raise LinkBroken("it does not read its messages") from error
         except OSError as error:
-            raise LinkBrokenError(f"the connection broke: {error}") from error
+            raise LinkBroken(f"the connection broke: {error}") from error
 
     def try_send(self, message: FromEntry) -> None:
         """Send one packet if the peer has room for it."""
@@ -62,32 +62,32 @@ class Link:
             self.sock.send(encode(message), socket.MSG_DONTWAIT)
 
     def receive(self) -> tuple[bytes, list[int]]:
-        """The next packet and the file descriptors with it. Raises LinkBrokenError."""
+        """The next packet and the file descriptors with it. Raises LinkBroken."""
         try:
             packet, fds, flags, _ = socket.recv_fds(self.sock, _PACKET_BYTES, _MAX_FDS, socket.MSG_CMSG_CLOEXEC)
         except OSError as error:
-            raise LinkBrokenError(f"the connection broke: {error}") from error
+            raise LinkBroken(f"the connection broke: {error}") from error
         if not packet or flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
             for fd in fds:
                 os.close(fd)
-            raise LinkBrokenError("a packet is too large" if packet else "the process ended")
+            raise LinkBroken("a packet is too large" if packet else "the process ended")
         return packet, fds
 
     def receive_from_entry(self) -> tuple[FromEntry, list[int]]:
-        """Other rank: the next message. Raises LinkBrokenError."""
+        """Other rank: the next message. Raises LinkBroken."""
         packet, fds = self.receive()
         try:
             return decode_from_entry(packet), fds
         except msgspec.DecodeError as error:
-            raise LinkBrokenError(f"a message cannot be understood: {error}") from error
+            raise LinkBroken(f"a message cannot be understood: {error}") from error
 
     def receive_to_entry(self) -> ToEntry:
-        """Entry rank: the next message. Raises LinkBrokenError."""
+        """Entry rank: the next message. Raises LinkBroken."""
         packet, _ = self.receive()
         try:
             return decode_to_entry(packet)
         except msgspec.DecodeError as error:
-            raise LinkBrokenError(f"a message cannot be understood: {error}") from error
+            raise LinkBroken(f"a message cannot be understood: {error}") from error
 
     def bound_sends(self, seconds: float) -> None:
         """Let a send fail after ``seconds``; receiving waits for ever."""
@@ -120,21 +120,21 @@ class Meeting:
         self._sock.listen(64)
 
     def assemble(self, world_size: int, timeout_s: float) -> dict[int, Link]:
-        """Wait for the other ranks; returns their links by rank. Raises GroupJoinError; the socket is closed then."""
+        """Wait for the other ranks; returns their links by rank. Raises GroupNotJoined; the socket is closed then."""
         links: dict[int, Link] = {}
         deadline_s = time.monotonic() + timeout_s
         try:
             while len(links) < world_size - 1:
                 rank, link = self._accept(world_size, deadline_s, links)
                 links[rank] = link
-        except GroupJoinError:
+        except GroupNotJoined:
             for link in links.values():
                 link.close()
             raise
         finally:
             self.close()
         for link in links.values():
-            with suppress(LinkBrokenError):  # the first receive reports it
+            with suppress(LinkBroken):  # the first receive reports it
                 link.send(Welcome())
         return links
 
@@ -142,7 +142,7 @@ class Meeting:
         while True:
             missing = sorted(set(range(1, world_size)) - set(links))
             left_s = deadline_s - time.monotonic()
-            late = GroupJoinError(f"ranks {missing} of {world_size} did not join the group in time")
+            late = GroupNotJoined(f"ranks {missing} of {world_size} did not join the group in time")
             if left_s <= 0:
                 raise late
             try:
@@ -152,15 +152,15 @@ class Meeting:
                 hello = link.receive_to_entry()
             except TimeoutError as error:
                 raise late from error
-            except LinkBrokenError:
+            except LinkBroken:
                 continue  # it will try again, or be missed
             refusal = _refusal(hello, world_size, missing)
             if not refusal and isinstance(hello, Hello):
                 return hello.rank, link
-            with suppress(LinkBrokenError):
+            with suppress(LinkBroken):
                 link.send(Welcome(refusal))
             link.close()
-            raise GroupJoinError(refusal)
+            raise GroupNotJoined(refusal)
 
     def close(self) -> None:
         """Stop listening."""
@@ -181,7 +181,7 @@ def _refusal(hello: ToEntry, world_size: int, missing: Sequence[int]) -> str:
 
 
 def meet(path: Path, rank: int, world_size: int, timeout_s: float) -> Link:
-    """Join the group whose entry rank listens, or will listen, at ``path``. Raises GroupJoinError."""
+    """Join the group whose entry rank listens, or will listen, at ``path``. Raises GroupNotJoined."""
     deadline_s = time.monotonic() + timeout_s
     while True:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -191,7 +191,7 @@ def meet(path: Path, rank: int, world_size: int, timeout_s: float) -> Link:
         except OSError as error:
             sock.close()
             if time.monotonic() > deadline_s:
-                raise GroupJoinError(f"rank {rank} does not reach the entry rank at {path}: {error}") from error
+                raise GroupNotJoined(f"rank {rank} does not reach the entry rank at {path}: {error}") from error
             time.sleep(_RETRY_SECONDS)  # the entry rank has not started to listen
     link = Link(sock)
     sock.settimeout(max(0.001, deadline_s - time.monotonic()))
@@ -200,8 +200,8 @@ def meet(path: Path, rank: int, world_size: int, timeout_s: float) -> Link:
         answer, _ = link.receive_from_entry()
     except OSError as error:
         link.close()
-        raise GroupJoinError(f"rank {rank} was not accepted by the entry rank at {path}: {error}") from error
+        raise GroupNotJoined(f"rank {rank} was not accepted by the entry rank at {path}: {error}") from error
     if not isinstance(answer, Welcome) or answer.refusal:
         link.close()
-        raise GroupJoinError(f"rank {rank} was refused: {getattr(answer, 'refusal', answer)}")
+        raise GroupNotJoined(f"rank {rank} was refused: {getattr(answer, 'refusal', answer)}")
     return link

@@ -11,10 +11,10 @@ import msgspec
 
 from pointsman.workers.multimodal.broadcast.errors import (
     BroadcastError,
-    GroupClosedError,
-    InputsCancelledError,
-    MaterialiseError,
-    RankLostError,
+    GroupClosed,
+    InputsCancelled,
+    NotMaterialised,
+    RankLost,
 )
 
 VERSION: Final = 1
@@ -31,10 +31,10 @@ class ErrorKind(StrEnum):
 
 
 _ERRORS: Final[dict[ErrorKind, type[BroadcastError]]] = {
-    ErrorKind.MATERIALISE: MaterialiseError,
-    ErrorKind.CANCELLED: InputsCancelledError,
-    ErrorKind.RANK_LOST: RankLostError,
-    ErrorKind.CLOSED: GroupClosedError,
+    ErrorKind.MATERIALISE: NotMaterialised,
+    ErrorKind.CANCELLED: InputsCancelled,
+    ErrorKind.RANK_LOST: RankLost,
+    ErrorKind.CLOSED: GroupClosed,
 }
 
 

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from pointsman.workers.multimodal.broadcast.entry_rank import materialise_envelope
 from pointsman.workers.multimodal.broadcast.inputs import Materialise, RequestInputs
-from pointsman.workers.multimodal.broadcast.links import Link, LinkBrokenError, meet
+from pointsman.workers.multimodal.broadcast.links import Link, LinkBroken, meet
 from pointsman.workers.multimodal.broadcast.messages import (
     End,
     ErrorEnvelope,
@@ -109,7 +109,7 @@ class OtherRank:
         *,
         private_copies: bool = False,
     ) -> "OtherRank":
-        """Rank ``rank`` of the group whose entry rank is at ``path``. Raises GroupJoinError."""
+        """Rank ``rank`` of the group whose entry rank is at ``path``. Raises GroupNotJoined."""
         settings = settings or InputBroadcastSettings()
         link = meet(path, rank, world_size, settings.input_broadcast_join_seconds)
         return cls(rank, link, materialise, settings, metrics, private_copies=private_copies)
@@ -205,7 +205,7 @@ class OtherRank:
     def _send(self) -> None:
         """Send everything, in order. What cannot be sent is lost: the receiving thread sees the broken link."""
         while (message := self._outbox.get()) is not None:
-            with self._metrics.working(), suppress(LinkBrokenError):
+            with self._metrics.working(), suppress(LinkBroken):
                 self._link.send(message)
 
     def _receive(self) -> None:
@@ -218,14 +218,14 @@ class OtherRank:
                 with self._metrics.working():
                     end = self._follow(message, fds)
                 del message
-        except LinkBrokenError as error:
+        except LinkBroken as error:
             end = envelope(ErrorKind.RANK_LOST, f"rank 0 of the group is lost: {error}")
         except Exception as error:  # noqa: BLE001  # this rank cannot go on: the others must not wait for it
             reason = f"{type(error).__name__}: {error}"
             end = envelope(ErrorKind.RANK_LOST, f"rank {self.rank} of the group is lost: {reason}")
         with self._lock:
             self._run(self._machine.end(end))
-        with suppress(LinkBrokenError):
+        with suppress(LinkBroken):
             self._link.send(Goodbye(reason[:500].encode(errors="replace").decode()))
         self._link.shut_down()
 
@@ -257,7 +257,7 @@ class OtherRank:
             case End(error):
                 return error
             case _:
-                raise LinkBrokenError(f"the entry rank sent {type(message).__name__} in the middle")
+                raise LinkBroken(f"the entry rank sent {type(message).__name__} in the middle")
         return None
 
     def _place(self, sequence: int, layout: Layout, fds: Sequence[int]) -> tuple[memoryview, Sequence[int]]:

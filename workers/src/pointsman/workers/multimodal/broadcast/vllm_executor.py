@@ -53,7 +53,7 @@ class BroadcastExecutor(MultiprocExecutor):  # type: ignore[misc]  # vLLM has no
         super().shutdown()
 
     def _post_init_executor(self) -> None:
-        """The workers run: form the group with them. Raises GroupJoinError."""
+        """The workers run: form the group with them. Raises GroupNotJoined."""
         super()._post_init_executor()
         if self.world_size != self.local_world_size:
             _log.warning("input broadcast is off: the %d ranks are on several hosts", self.world_size)
@@ -78,7 +78,7 @@ class BroadcastExecutor(MultiprocExecutor):  # type: ignore[misc]  # vLLM has no
 def join_group(worker: Any, path: str, world_size: int) -> bool:
     """In a worker process: join the group, and get the inputs of each step before vLLM executes it.
 
-    ``worker``: vLLM's WorkerWrapperBase. Returns whether the model reads inputs at once. Raises GroupJoinError.
+    ``worker``: vLLM's WorkerWrapperBase. Returns whether the model reads inputs at once. Raises GroupNotJoined.
     """
     own = worker.global_rank + 1
     metrics = _metrics_of(own)

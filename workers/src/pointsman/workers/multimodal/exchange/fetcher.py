@@ -21,7 +21,7 @@ from pointsman.workers.multimodal.exchange.settings import ExchangeSettings
 from pointsman.workers.multimodal.transfer.allocator import BlockUsage
 from pointsman.workers.multimodal.transfer.buffers import Buffer
 from pointsman.workers.multimodal.transfer.client import EmbeddingClient
-from pointsman.workers.multimodal.transfer.errors import TransferError, TransferFailedError
+from pointsman.workers.multimodal.transfer.errors import TransferError, TransferFailed
 from pointsman.workers.multimodal.transfer.metrics import TransferStatistics
 
 log = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ class EmbeddingFetcher:
         client = self._clients.get(token_bytes)
         if client is None:
             if len(self._clients) >= MAX_WIDTHS:
-                raise TransferFailedError(f"embeddings of {MAX_WIDTHS} other widths were fetched already")
+                raise TransferFailed(f"embeddings of {MAX_WIDTHS} other widths were fetched already")
             settings = self._settings
             client = self._clients[token_bytes] = EmbeddingClient(
                 settings.allocator(self._max_item_tokens, token_bytes),

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Final
 
-from pointsman.workers.multimodal.transfer.errors import AllocationError
+from pointsman.workers.multimodal.transfer.errors import NoAllocation
 
 DEFAULT_BLOCK_SIZE: Final = 128
 DEFAULT_BLOCKS: Final = 8
@@ -46,7 +46,7 @@ class BlockUsage:
 class ReqToMetadataBlockAllocator:
     """First fit over ``total_tokens // block_size`` blocks; a released run joins its free neighbours.
 
-    Raises AllocationError unless there are more blocks than the ``default_num_blocks`` of one default reservation.
+    Raises NoAllocation unless there are more blocks than the ``default_num_blocks`` of one default reservation.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class ReqToMetadataBlockAllocator:
     ) -> None:
         for name, value in (("block_size", block_size), ("default_num_blocks", default_num_blocks)):
             if value < 1:
-                raise AllocationError(f"{name} is {value}: it must be at least 1")
+                raise NoAllocation(f"{name} is {value}: it must be at least 1")
         self.block_size = block_size
         self.num_blocks = total_tokens // block_size
         self.default_num_blocks = default_num_blocks
         if self.num_blocks <= default_num_blocks:
-            raise AllocationError(
+            raise NoAllocation(
                 f"total_tokens is {total_tokens}, which is {self.num_blocks} blocks of {block_size} tokens: it must be "
                 f"more than default_num_blocks ({default_num_blocks}) blocks, at least "
                 f"{(default_num_blocks + 1) * block_size} tokens"
@@ -75,10 +75,10 @@ class ReqToMetadataBlockAllocator:
         return BlockUsage(self.num_blocks, self.num_blocks - free, largest)
 
     def blocks_of(self, num_tokens: int) -> int:
-        """Blocks that hold ``num_tokens`` tokens, rounded up. Raises AllocationError if they never fit."""
+        """Blocks that hold ``num_tokens`` tokens, rounded up. Raises NoAllocation if they never fit."""
         blocks = -(-num_tokens // self.block_size)
         if num_tokens < 1 or blocks > self.num_blocks:
-            raise AllocationError(
+            raise NoAllocation(
                 f"num_tokens is {num_tokens}: it must be 1 to {self.num_blocks * self.block_size}, "
                 f"the tokens that the buffer holds"
             )
@@ -89,7 +89,7 @@ class ReqToMetadataBlockAllocator:
         return self.alloc(self.default_num_blocks * self.block_size, req_id)
 
     def alloc(self, num_tokens: int, req_id: str) -> MetadataAllocation | None:
-        """Blocks for exactly ``num_tokens``. None: no free run is long enough now. Raises AllocationError."""
+        """Blocks for exactly ``num_tokens``. None: no free run is long enough now. Raises NoAllocation."""
         blocks = self.blocks_of(num_tokens)
         for at, (start, length) in enumerate(self._free_runs):
             if length >= blocks:
@@ -99,19 +99,19 @@ class ReqToMetadataBlockAllocator:
     def alloc_up_to(self, num_tokens: int, req_id: str) -> MetadataAllocation | None:
         """Blocks for ``num_tokens``, or for as many of them as the longest free run holds. None: no block is free.
 
-        Raises AllocationError if ``num_tokens`` is not positive. More than the buffer holds is allowed.
+        Raises NoAllocation if ``num_tokens`` is not positive. More than the buffer holds is allowed.
         """
         if num_tokens < 1:
-            raise AllocationError(f"num_tokens is {num_tokens}: it must be at least 1")
+            raise NoAllocation(f"num_tokens is {num_tokens}: it must be at least 1")
         largest = self.usage.largest_free_blocks * self.block_size
         return self.alloc(min(num_tokens, largest), req_id) if largest else None
 
     def free(self, allocation: MetadataAllocation, req_id: str) -> None:
-        """Release all blocks of ``allocation``. Raises AllocationError if ``req_id`` does not own it."""
+        """Release all blocks of ``allocation``. Raises NoAllocation if ``req_id`` does not own it."""
         owner = self._owners.get(allocation)
         if owner != req_id:
             owned = "is not allocated" if owner is None else f"belongs to request {owner}"
-            raise AllocationError(f"request {req_id} cannot release {allocation}: it {owned}")
+            raise NoAllocation(f"request {req_id} cannot release {allocation}: it {owned}")
         del self._owners[allocation]
         start, blocks = allocation.start_block, allocation.num_blocks
         at = bisect_left(self._free_runs, (start, 0))

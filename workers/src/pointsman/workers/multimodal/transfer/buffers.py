@@ -11,7 +11,7 @@ from typing import Final
 
 from pointsman.workers.multimodal.transfer.allocator import MetadataAllocation, ReqToMetadataBlockAllocator
 from pointsman.workers.multimodal.transfer.copying import copy
-from pointsman.workers.multimodal.transfer.errors import AllocationError
+from pointsman.workers.multimodal.transfer.errors import NoAllocation
 
 FILL_ID_BYTES: Final = 4  # int32, one a token
 MROPE_BYTES: Final = 12  # int32, three a token: time, height, width
@@ -41,14 +41,14 @@ class Embedding:
 class RegionLayout:
     """Where each area of a region of ``num_blocks`` blocks lies, also of one in another process.
 
-    Raises AllocationError if a number is not positive.
+    Raises NoAllocation if a number is not positive.
     """
 
     def __init__(self, num_blocks: int, block_size: int, embedding_bytes: int) -> None:
         if embedding_bytes < 1:
-            raise AllocationError(f"embedding_bytes is {embedding_bytes}: it must be at least 1, the bytes of a token")
+            raise NoAllocation(f"embedding_bytes is {embedding_bytes}: it must be at least 1, the bytes of a token")
         if num_blocks < 1 or block_size < 1:
-            raise AllocationError(f"a region of {num_blocks} blocks of {block_size} tokens holds nothing")
+            raise NoAllocation(f"a region of {num_blocks} blocks of {block_size} tokens holds nothing")
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.token_bytes = (embedding_bytes, FILL_ID_BYTES, MROPE_BYTES)
@@ -66,12 +66,12 @@ class RegionLayout:
     ) -> tuple[Chunk, Chunk, Chunk, Chunk]:
         """Where the tokens from ``offset_tokens`` on lie, at most ``max_tokens``: embeddings, fill ids, M-RoPE, aux.
 
-        Raises AllocationError if there is no such token in the allocation.
+        Raises NoAllocation if there is no such token in the allocation.
         """
         tokens = allocation.num_tokens - offset_tokens
         tokens = tokens if max_tokens is None else min(tokens, max_tokens)
         if offset_tokens < 0 or tokens < 1:
-            raise AllocationError(
+            raise NoAllocation(
                 f"offset_tokens is {offset_tokens} and max_tokens {max_tokens}: the allocation has the tokens 0 to "
                 f"{allocation.num_tokens - 1}, and at least one of them must be meant"
             )
@@ -82,10 +82,10 @@ class RegionLayout:
         return embeddings, fill_ids, mrope, (self._aux_area + allocation.start_block * AUX_BYTES, AUX_BYTES)
 
     def check(self, allocation: MetadataAllocation) -> None:
-        """Raises AllocationError unless the tokens of ``allocation`` lie in its blocks, and these in the region."""
+        """Raises NoAllocation unless the tokens of ``allocation`` lie in its blocks, and these in the region."""
         start, blocks, tokens = allocation.start_block, allocation.num_blocks, allocation.num_tokens
         if start < 0 or not 0 < tokens <= blocks * self.block_size or start + blocks > self.num_blocks:
-            raise AllocationError(
+            raise NoAllocation(
                 f"{allocation} is not possible: there are {self.num_blocks} blocks of {self.block_size} tokens"
             )
 
@@ -94,7 +94,7 @@ class MultimodalDataBuffers:
     """The areas embeddings, fill ids, M-RoPE positions and aux, in ``region`` (None: private memory).
 
     ``aux[0]`` of an allocation is the total number of tokens of its request, sent or not.
-    Raises AllocationError if the region has not exactly ``region_bytes``.
+    Raises NoAllocation if the region has not exactly ``region_bytes``.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class MultimodalDataBuffers:
         needed = self.layout.size_bytes
         self.region = memoryview(_private_memory(needed) if region is None else region).cast("B")
         if len(self.region) != needed:
-            raise AllocationError(f"region has {len(self.region)} bytes: it must have {needed}")
+            raise NoAllocation(f"region has {len(self.region)} bytes: it must have {needed}")
 
     @staticmethod
     def region_bytes(allocator: ReqToMetadataBlockAllocator, embedding_bytes: int) -> int:
@@ -131,21 +131,21 @@ class MultimodalDataBuffers:
         return num_tokens * sum(self.token_bytes) + AUX_BYTES
 
     def check(self, embedding: Embedding) -> None:
-        """Raises AllocationError unless each field has the bytes of ``num_tokens`` tokens."""
+        """Raises NoAllocation unless each field has the bytes of ``num_tokens`` tokens."""
         for name, size in zip(_FIELDS, self.token_bytes, strict=True):
             found, right = memoryview(getattr(embedding, name)).nbytes, embedding.num_tokens * size
             if found != right:
-                raise AllocationError(
+                raise NoAllocation(
                     f"{name} has {found} bytes: it must have {right}, {size} for each of {embedding.num_tokens} tokens"
                 )
 
     def set_buf(self, embedding: Embedding, allocation: MetadataAllocation) -> None:
         """Copy a whole embedding into its allocation, and its length into ``aux[0]``.
 
-        Raises AllocationError if the allocation is for another length, or a field has another size.
+        Raises NoAllocation if the allocation is for another length, or a field has another size.
         """
         if embedding.num_tokens != allocation.num_tokens:
-            raise AllocationError(
+            raise NoAllocation(
                 f"num_tokens is {embedding.num_tokens}: it must be {allocation.num_tokens}, as in the allocation"
             )
         self.check(embedding)

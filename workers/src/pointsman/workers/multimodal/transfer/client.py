@@ -19,7 +19,7 @@ from pointsman.workers.multimodal.transfer.data_paths import (
     SharedMemoryLanguagePath,
     StreamLanguagePath,
 )
-from pointsman.workers.multimodal.transfer.errors import LinkClosedError, ProtocolError, TransferFailedError
+from pointsman.workers.multimodal.transfer.errors import BadMessage, LinkClosed, TransferFailed
 from pointsman.workers.multimodal.transfer.messages import (
     Failed,
     Incoming,
@@ -72,12 +72,12 @@ class EmbeddingClient(Shell[EmbeddingReceiver, LanguagePath]):
         """The embedding of a request from the encode worker at ``address``: ``host:port`` or ``unix:path``.
 
         ``num_tokens``: its length, if that is known: it saves a round trip, and another length then is an error.
-        Shared memory is used on a Unix socket. Raises TransferFailedError, and what the connection raises:
-        HandshakeRefusedError, LinkClosedError, ProtocolError.
+        Shared memory is used on a Unix socket. Raises TransferFailed, and what the connection raises:
+        HandshakeRefused, LinkClosed, BadMessage.
         """
         link = await self._link(address)
         if link.number not in self._links:
-            raise LinkClosedError(f"the connection to the encode worker at {address} was closed")
+            raise LinkClosed(f"the connection to the encode worker at {address} was closed")
         number, actions = self._machine.fetch(
             link.number,
             request_id,
@@ -138,7 +138,7 @@ class EmbeddingClient(Shell[EmbeddingReceiver, LanguagePath]):
             path = await self._opened(connection, agreed.path)
         except TimeoutError as error:
             connection.close()
-            raise LinkClosedError("the encode worker did not finish the handshake in time") from error
+            raise LinkClosed("the encode worker did not finish the handshake in time") from error
         except BaseException:
             connection.close()
             raise
@@ -150,7 +150,7 @@ class EmbeddingClient(Shell[EmbeddingReceiver, LanguagePath]):
 
     async def _opened(self, connection: Connection, name: str) -> LanguagePath:
         if name not in self._paths(connection):
-            raise ProtocolError(f"the encode worker chose the data path {name}, which was not offered")
+            raise BadMessage(f"the encode worker chose the data path {name}, which was not offered")
         if name == SHARED_MEMORY:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
                 return await SharedMemoryLanguagePath.open(connection)
@@ -170,7 +170,7 @@ class EmbeddingClient(Shell[EmbeddingReceiver, LanguagePath]):
             try:
                 found = await self._loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
             except (OSError, ValueError) as error:
-                raise LinkClosedError(f"there is no encode worker at {address}: {error}") from error
+                raise LinkClosed(f"there is no encode worker at {address}: {error}") from error
             family, where = found[0][0], (str(found[0][4][0]), int(port))
         sock = socket.socket(family)
         sock.setblocking(False)
@@ -179,7 +179,7 @@ class EmbeddingClient(Shell[EmbeddingReceiver, LanguagePath]):
                 await self._loop.sock_connect(sock, where)
         except OSError as error:
             sock.close()
-            raise LinkClosedError(f"the encode worker at {address} cannot be reached: {error}") from error
+            raise LinkClosed(f"the encode worker at {address} cannot be reached: {error}") from error
         except asyncio.CancelledError:
             sock.close()
             raise
@@ -195,7 +195,7 @@ class EmbeddingClient(Shell[EmbeddingReceiver, LanguagePath]):
                 peer = link.number
                 await link.path.receive(message, lambda *part: self._machine.place(peer, *part))
             case _:
-                raise ProtocolError(f"a {type(message).__name__} came from an encode worker")
+                raise BadMessage(f"a {type(message).__name__} came from an encode worker")
 
     def _act(self, action: SenderAction | ReceiverAction) -> None:
         match action:
@@ -206,6 +206,6 @@ class EmbeddingClient(Shell[EmbeddingReceiver, LanguagePath]):
             case Ended():
                 waiting = self._results.get((action.peer, action.transfer))
                 if waiting is not None and not waiting.done():
-                    waiting.set_exception(TransferFailedError(action.reason))
+                    waiting.set_exception(TransferFailed(action.reason))
             case CloseLink():
                 self._shut_down(action.peer, action.reason)

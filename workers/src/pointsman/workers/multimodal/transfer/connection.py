@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from pointsman.api.protocol.control import accepted_tokens
-from pointsman.workers.multimodal.transfer.errors import HandshakeRefusedError, LinkClosedError, ProtocolError
+from pointsman.workers.multimodal.transfer.errors import BadMessage, HandshakeRefused, LinkClosed
 from pointsman.workers.multimodal.transfer.messages import (
     VERSION,
     Challenge,
@@ -51,7 +51,7 @@ class Connection:
         return self.sock.family == socket.AF_UNIX
 
     async def send(self, message: Message, payload: Sequence[memoryview] = (), *, then: Message | None = None) -> None:
-        """Send a frame, the raw bytes that follow it, and the frame of ``then``. Raises LinkClosedError."""
+        """Send a frame, the raw bytes that follow it, and the frame of ``then``. Raises LinkClosed."""
         first, last = _frame(message), _frame(then) if then is not None else b""
         async with self._sending:
             try:
@@ -63,38 +63,38 @@ class Connection:
                 else:  # at once, or the peer wakes up twice
                     await self._loop.sock_sendall(self.sock, first + last)
             except OSError as error:
-                raise LinkClosedError(f"the connection broke: {error}") from error
+                raise LinkClosed(f"the connection broke: {error}") from error
 
     async def receive(self) -> Message:
-        """The next message. Raises LinkClosedError; ProtocolError if it cannot be understood."""
+        """The next message. Raises LinkClosed; BadMessage if it cannot be understood."""
         head = bytearray(_LENGTH.size)
         await self.read_into((memoryview(head),))
         (size,) = _LENGTH.unpack(head)
         if size > MAX_FRAME_BYTES:
-            raise ProtocolError(f"a frame has {size} bytes: at most {MAX_FRAME_BYTES}")
+            raise BadMessage(f"a frame has {size} bytes: at most {MAX_FRAME_BYTES}")
         frame = bytearray(size)
         await self.read_into((memoryview(frame),))
         try:
             message: Message = decode(frame)
         except msgspec.DecodeError as error:
-            raise ProtocolError(f"a frame cannot be understood: {error}") from error
+            raise BadMessage(f"a frame cannot be understood: {error}") from error
         return message
 
     async def read_into(self, views: Iterable[memoryview]) -> None:
-        """Fill ``views`` with the raw bytes that come next. Raises LinkClosedError."""
+        """Fill ``views`` with the raw bytes that come next. Raises LinkClosed."""
         for view in views:
             done = 0
             while done < len(view):
                 try:
                     got = await self._loop.sock_recv_into(self.sock, view[done:])
                 except OSError as error:
-                    raise LinkClosedError(f"the connection broke: {error}") from error
+                    raise LinkClosed(f"the connection broke: {error}") from error
                 if not got:
-                    raise LinkClosedError("the peer has closed the connection")
+                    raise LinkClosed("the peer has closed the connection")
                 done += got
 
     async def discard(self, size_bytes: int) -> None:
-        """Read ``size_bytes`` that nobody wants. Raises LinkClosedError."""
+        """Read ``size_bytes`` that nobody wants. Raises LinkClosed."""
         scratch = memoryview(bytearray(min(size_bytes, MAX_FRAME_BYTES)))
         while size_bytes > 0:
             piece = scratch[:size_bytes]
@@ -102,7 +102,7 @@ class Connection:
             size_bytes -= len(piece)
 
     def shut_down(self) -> None:
-        """End the connection for both sides: what waits here raises LinkClosedError."""
+        """End the connection for both sides: what waits here raises LinkClosed."""
         with suppress(OSError):  # it has ended already
             self.sock.shutdown(socket.SHUT_RDWR)
 
@@ -114,7 +114,7 @@ class Connection:
 def _frame(message: Message) -> bytes:
     frame = encode(message)
     if len(frame) > MAX_FRAME_BYTES:
-        raise ProtocolError(f"a {type(message).__name__} has {len(frame)} bytes: at most {MAX_FRAME_BYTES}")
+        raise BadMessage(f"a {type(message).__name__} has {len(frame)} bytes: at most {MAX_FRAME_BYTES}")
     return _LENGTH.pack(len(frame)) + frame
 
 
@@ -132,7 +132,7 @@ async def greet_language_side(
 ) -> EncodeHello:
     """Handshake of the encode side; returns what was agreed.
 
-    Raises HandshakeRefusedError after telling the peer why it is refused, and LinkClosedError, ProtocolError,
+    Raises HandshakeRefused after telling the peer why it is refused, and LinkClosed, BadMessage,
     TimeoutError.
     """
     async with asyncio.timeout(HANDSHAKE_SECONDS):
@@ -140,7 +140,7 @@ async def greet_language_side(
         await connection.send(Challenge(nonce))
         hello = await connection.receive()
         if not isinstance(hello, LanguageHello):
-            raise ProtocolError(f"the first message is {type(hello).__name__}, not LanguageHello")
+            raise BadMessage(f"the first message is {type(hello).__name__}, not LanguageHello")
         path = choose_path(hello.paths)
         proofs = {each: _proof(each, "language", nonce, hello.nonce) for each in accepted_tokens(token)}
         theirs = [each for each, proof in proofs.items() if hmac.compare_digest(hello.proof, proof)]
@@ -158,7 +158,7 @@ async def greet_language_side(
             await connection.send(agreed)
             return agreed
         await connection.send(Refused(refusal))
-        raise HandshakeRefusedError(refusal)
+        raise HandshakeRefused(refusal)
 
 
 async def greet_encode_side(
@@ -166,22 +166,22 @@ async def greet_encode_side(
 ) -> EncodeHello:
     """Handshake of the language side; returns what was agreed.
 
-    Raises HandshakeRefusedError, LinkClosedError, ProtocolError and TimeoutError.
+    Raises HandshakeRefused, LinkClosed, BadMessage and TimeoutError.
     """
     async with asyncio.timeout(HANDSHAKE_SECONDS):
         challenge = await connection.receive()
         if not isinstance(challenge, Challenge):
-            raise ProtocolError(f"the first message is {type(challenge).__name__}, not Challenge")
+            raise BadMessage(f"the first message is {type(challenge).__name__}, not Challenge")
         nonce = secrets.token_bytes(_NONCE_BYTES)
         token = accepted_tokens(token)[0]
         proof = _proof(token, "language", challenge.nonce, nonce)
         await connection.send(LanguageHello(VERSION, nonce, proof, paths, sizes_first, embedding_bytes))
         match await connection.receive():
             case Refused(reason=reason):
-                raise HandshakeRefusedError(f"the encode worker refuses the connection: {reason}")
+                raise HandshakeRefused(f"the encode worker refuses the connection: {reason}")
             case EncodeHello() as agreed:
                 if not hmac.compare_digest(agreed.proof, _proof(token, "encode", challenge.nonce, nonce)):
-                    raise HandshakeRefusedError("the encode worker does not have the service's control token")
+                    raise HandshakeRefused("the encode worker does not have the service's control token")
                 return agreed
             case other:
-                raise ProtocolError(f"the answer is {type(other).__name__}, not EncodeHello")
+                raise BadMessage(f"the answer is {type(other).__name__}, not EncodeHello")

@@ -17,7 +17,7 @@ from pointsman.workers.multimodal.transfer.actions import Write
 from pointsman.workers.multimodal.transfer.buffers import MultimodalDataBuffers
 from pointsman.workers.multimodal.transfer.connection import Connection
 from pointsman.workers.multimodal.transfer.copying import Copier
-from pointsman.workers.multimodal.transfer.errors import LinkClosedError, ProtocolError
+from pointsman.workers.multimodal.transfer.errors import BadMessage, LinkClosed
 from pointsman.workers.multimodal.transfer.messages import Incoming, Landed, Payload, Pull, Pulled
 
 SHARED_MEMORY: Final = "shared_memory"
@@ -38,10 +38,10 @@ class EncodePath(Protocol):
     name: str
 
     async def write(self, write: Write) -> None:
-        """Carry out ``write``, and send its ``Part``. Raises LinkClosedError."""
+        """Carry out ``write``, and send its ``Part``. Raises LinkClosed."""
 
     def receive(self, message: PathMessage) -> None:
-        """A message of the path. Raises ProtocolError."""
+        """A message of the path. Raises BadMessage."""
 
     def close(self) -> None:
         """The connection is closed: a write that waits ends."""
@@ -57,7 +57,7 @@ class LanguagePath(Protocol):
     one_sided: bool
 
     async def receive(self, message: PathMessage, place: Place) -> None:
-        """A message of the path. Raises ProtocolError and LinkClosedError."""
+        """A message of the path. Raises BadMessage and LinkClosed."""
 
     def close(self) -> None:
         """The connection is closed: nothing lands in the blocks any more."""
@@ -80,7 +80,7 @@ class StreamEncodePath:
 
     def receive(self, message: PathMessage) -> None:
         """There is none."""
-        raise ProtocolError(f"a {type(message).__name__} came on a connection whose data path is {TCP}")
+        raise BadMessage(f"a {type(message).__name__} came on a connection whose data path is {TCP}")
 
     def close(self) -> None:
         """Nothing waits."""
@@ -99,9 +99,9 @@ class StreamLanguagePath:
     async def receive(self, message: PathMessage, place: Place) -> None:
         """See LanguagePath."""
         if not isinstance(message, Payload):
-            raise ProtocolError(f"a {type(message).__name__} came on a connection whose data path is {TCP}")
+            raise BadMessage(f"a {type(message).__name__} came on a connection whose data path is {TCP}")
         if not 0 < message.num_tokens <= self._buffers.layout.num_tokens:
-            raise ProtocolError(f"{message}: num_tokens must be 1 to {self._buffers.layout.num_tokens}")
+            raise BadMessage(f"{message}: num_tokens must be 1 to {self._buffers.layout.num_tokens}")
         views = place(message.transfer, message.start_token, message.num_tokens)
         if views is None:
             await self._connection.discard(self._buffers.part_bytes(message.num_tokens))
@@ -126,7 +126,7 @@ class SharedRegion:
         try:
             socket.send_fds(connection.sock, [b"\0"], [self._fd])
         except OSError as error:
-            raise LinkClosedError(f"the connection broke: {error}") from error
+            raise LinkClosed(f"the connection broke: {error}") from error
 
     def close(self) -> None:
         """Let go of it; views of it that are in use keep it."""
@@ -157,7 +157,7 @@ class SharedMemoryEncodePath:
     def receive(self, message: PathMessage) -> None:
         """See EncodePath."""
         if not isinstance(message, Pulled):
-            raise ProtocolError(f"a {type(message).__name__} came on a connection whose data path is {SHARED_MEMORY}")
+            raise BadMessage(f"a {type(message).__name__} came on a connection whose data path is {SHARED_MEMORY}")
         pulled = self._pulls.get((message.transfer, message.start_token))
         if pulled is not None and not pulled.done():
             pulled.set_result(None)
@@ -166,7 +166,7 @@ class SharedMemoryEncodePath:
         """See EncodePath."""
         for pulled in self._pulls.values():
             if not pulled.done():
-                pulled.set_exception(LinkClosedError("the connection was closed"))
+                pulled.set_exception(LinkClosed("the connection was closed"))
 
 
 class SharedMemoryLanguagePath:
@@ -183,30 +183,30 @@ class SharedMemoryLanguagePath:
 
     @classmethod
     async def open(cls, connection: Connection) -> "SharedMemoryLanguagePath":
-        """Take the region that the peer hands over. Raises ProtocolError and LinkClosedError.
+        """Take the region that the peer hands over. Raises BadMessage and LinkClosed.
 
         The kernel ends a process that reads past the end of a file, so the file must be one that cannot shrink.
         """
         fd = await _received_fd(connection.sock)
         try:
             if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
-                raise ProtocolError("the encode worker handed a region over that can shrink")
+                raise BadMessage("the encode worker handed a region over that can shrink")
             return cls(connection, mmap.mmap(fd, 0, prot=mmap.PROT_READ))
         except (OSError, ValueError) as error:
-            raise ProtocolError(f"the region cannot be mapped: {error}") from error
+            raise BadMessage(f"the region cannot be mapped: {error}") from error
         finally:
             os.close(fd)
 
     async def receive(self, message: PathMessage, place: Place) -> None:
         """See LanguagePath."""
         if not isinstance(message, Pull):
-            raise ProtocolError(f"a {type(message).__name__} came on a connection whose data path is {SHARED_MEMORY}")
+            raise BadMessage(f"a {type(message).__name__} came on a connection whose data path is {SHARED_MEMORY}")
         views = place(message.transfer, message.start_token, message.num_tokens)
         if views is not None:
             chunks = message.chunks
             fit = all(0 <= offset <= len(self._view) - size for offset, size in chunks)
             if not fit or [size for _, size in chunks] != [len(view) for view in views]:
-                raise ProtocolError(f"{message} does not fit the region of {len(self._view)} bytes")
+                raise BadMessage(f"{message} does not fit the region of {len(self._view)} bytes")
             sources = (self._view[offset : offset + size] for offset, size in chunks)
             self._copier.copy(zip(views, sources, strict=True))
         await self._connection.send(Pulled(message.transfer, message.start_token))
@@ -229,7 +229,7 @@ async def _received_fd(sock: socket.socket) -> int:
     try:
         _, fds, _, _ = socket.recv_fds(sock, 1, 1)
     except OSError as error:
-        raise LinkClosedError(f"the connection broke: {error}") from error
+        raise LinkClosed(f"the connection broke: {error}") from error
     if not fds:
-        raise ProtocolError("the encode worker handed no region over")
+        raise BadMessage("the encode worker handed no region over")
     return fds[0]

@@ -24,10 +24,10 @@ from pointsman.workers.multimodal.transfer.buffers import Chunk, MultimodalDataB
 from pointsman.workers.multimodal.transfer.connection import Connection
 from pointsman.workers.multimodal.transfer.data_paths import NIXL, PathMessage, Place
 from pointsman.workers.multimodal.transfer.errors import (
-    AllocationError,
-    LinkClosedError,
-    NixlUnavailableError,
-    ProtocolError,
+    BadMessage,
+    LinkClosed,
+    NixlUnavailable,
+    NoAllocation,
 )
 from pointsman.workers.multimodal.transfer.messages import Incoming, Landed, NixlReady, NixlTarget
 
@@ -71,12 +71,12 @@ def refusal(environment: Mapping[str, str]) -> str | None:
 class NixlAgent:
     """An agent with one registered ``region``, for one peer. To be used by one thread at a time.
 
-    It takes up to half a second to make. Raises NixlUnavailableError if NIXL does not work here.
+    It takes up to half a second to make. Raises NixlUnavailable if NIXL does not work here.
     """
 
     def __init__(self, region: memoryview) -> None:
         if (reason := refusal(os.environ)) is not None:
-            raise NixlUnavailableError(reason)
+            raise NixlUnavailable(reason)
         self._memory = (ctypes.c_char.from_buffer(region), ctypes.create_string_buffer(PROBE_BYTES))
         self.address, self.probe_address = (ctypes.addressof(each) for each in self._memory)
         self._peer: Any = None
@@ -93,24 +93,24 @@ class NixlAgent:
             self._agent.register_memory(places, "DRAM")
             self.metadata: bytes = self._agent.get_agent_metadata()
         except Exception as error:
-            raise NixlUnavailableError(f"NIXL cannot be used: {error!r}") from error
+            raise NixlUnavailable(f"NIXL cannot be used: {error!r}") from error
         errors = (getattr(bindings, name) for name in dir(bindings) if name.endswith("Error"))
         self._errors: tuple[type[Exception], ...] = tuple(errors)  # they have no base of their own
 
     def meet(self, metadata: bytes) -> None:
-        """Have the peer that ``metadata`` describes. Raises NixlUnavailableError."""
+        """Have the peer that ``metadata`` describes. Raises NixlUnavailable."""
         try:
             self._peer = self._agent.add_remote_agent(metadata)
         except self._errors as error:
-            raise NixlUnavailableError(f"NIXL does not understand the peer: {error!r}") from error
+            raise NixlUnavailable(f"NIXL does not understand the peer: {error!r}") from error
 
     async def write(self, source: Sequence[Chunk], target: Sequence[Chunk]) -> None:
-        """Write from addresses here to addresses of the peer; returns once the bytes are there. Raises LinkClosedError.
+        """Write from addresses here to addresses of the peer; returns once the bytes are there. Raises LinkClosed.
 
         A cancelled write goes on until ``close``.
         """
         if self._agent is None:
-            raise LinkClosedError("the connection was closed")
+            raise LinkClosed("the connection was closed")
         number = next(self._numbers)
         try:
             here, there = (
@@ -123,24 +123,24 @@ class NixlAgent:
             while state == "PROC":
                 await pauses.next()
                 if self._agent is None:
-                    raise LinkClosedError("the connection was closed")
+                    raise LinkClosed("the connection was closed")
                 until_s = time.perf_counter() + SLICE_SECONDS
                 while state == "PROC" and time.perf_counter() < until_s:
                     state = self._agent.check_xfer_state(self._writes[number])
             if state != "DONE":
-                raise LinkClosedError("a write by NIXL failed")
+                raise LinkClosed("a write by NIXL failed")
             self._writes.pop(number).release()
         except self._errors as error:
-            raise LinkClosedError(f"a write by NIXL failed: {error!r}") from error
+            raise LinkClosed(f"a write by NIXL failed: {error!r}") from error
 
     def progress(self) -> None:
-        """Let a write of the peer go on, for a while. Raises LinkClosedError."""
+        """Let a write of the peer go on, for a while. Raises LinkClosed."""
         until_s = time.perf_counter() + SLICE_SECONDS
         try:
             while time.perf_counter() < until_s:
                 self._agent.get_new_notifs()
         except self._errors as error:
-            raise LinkClosedError(f"NIXL failed: {error!r}") from error
+            raise LinkClosed(f"NIXL failed: {error!r}") from error
 
     def close(self) -> None:
         """Afterwards no write reads here or lands here."""
@@ -178,22 +178,22 @@ class NixlEncodePath:
         self._base = target.address
         self._layout = RegionLayout(target.num_blocks, target.block_size, buffers.token_bytes[0])
         if not 0 < target.address < 2**63 - self._layout.size_bytes or not 0 < target.probe_address < 2**63:
-            raise AllocationError(f"no region of {self._layout.size_bytes} bytes is at {target.address}")
+            raise NoAllocation(f"no region of {self._layout.size_bytes} bytes is at {target.address}")
 
     @classmethod
     async def open(cls, connection: Connection, buffers: MultimodalDataBuffers) -> "NixlEncodePath | None":
         """Take the peer's description and try a first write; None: it does not come through, the path is TCP.
 
-        Raises ProtocolError and LinkClosedError.
+        Raises BadMessage and LinkClosed.
         """
         target = await connection.receive()
         if not isinstance(target, NixlTarget):
-            raise ProtocolError(f"a {type(target).__name__} came instead of the target of writes by NIXL")
+            raise BadMessage(f"a {type(target).__name__} came instead of the target of writes by NIXL")
         path = None
         if target.metadata:
             try:
                 path = await cls._tried(connection, buffers, target)
-            except (NixlUnavailableError, LinkClosedError, AllocationError, TimeoutError) as error:
+            except (NixlUnavailable, LinkClosed, NoAllocation, TimeoutError) as error:
                 log.warning("NIXL does not reach a language worker", extra={"reason": str(error) or "it was silent"})
         try:
             await connection.send(NixlReady(path is not None))
@@ -222,21 +222,21 @@ class NixlEncodePath:
         """See EncodePath."""
         try:
             self._layout.check(write.target)
-        except AllocationError as error:
-            raise ProtocolError(str(error)) from error
+        except NoAllocation as error:
+            raise BadMessage(str(error)) from error
         source = self._buffers.get_buf_chunk_info(write.source, write.start_token, write.num_tokens)
         target = self._layout.get_buf_chunk_info(write.target, 0, write.num_tokens)
         await self._connection.send(Incoming(write.transfer, write.start_token, write.num_tokens))
         try:
             await self._agent.write(_moved(source, self._agent.address), _moved(target, self._base))
-        except LinkClosedError:
+        except LinkClosed:
             self._connection.shut_down()  # the rest of it may still land until the peer has destroyed its agent
             raise
         await self._connection.send(Landed(write.transfer, write.start_token), then=write.part)
 
     def receive(self, message: PathMessage) -> None:
         """There is none."""
-        raise ProtocolError(f"a {type(message).__name__} came on a connection whose data path is {NIXL}")
+        raise BadMessage(f"a {type(message).__name__} came on a connection whose data path is {NIXL}")
 
     def close(self) -> None:
         """See EncodePath."""
@@ -259,11 +259,11 @@ class NixlLanguagePath:
     async def open(cls, connection: Connection, buffers: MultimodalDataBuffers) -> "NixlLanguagePath | None":
         """Describe the region to the peer, which tries a first write; None: it does not come through, the path is TCP.
 
-        Raises ProtocolError and LinkClosedError.
+        Raises BadMessage and LinkClosed.
         """
         try:
             agent = await _agent(buffers)
-        except NixlUnavailableError as error:
+        except NixlUnavailable as error:
             log.warning("NIXL is not used", extra={"reason": str(error)})
             await connection.send(NixlTarget(b""))
             await _answer(connection)
@@ -293,7 +293,7 @@ class NixlLanguagePath:
             case Landed():
                 self._end((message.transfer, message.start_token))
             case _:
-                raise ProtocolError(f"a {type(message).__name__} came on a connection whose data path is {NIXL}")
+                raise BadMessage(f"a {type(message).__name__} came on a connection whose data path is {NIXL}")
 
     def close(self) -> None:
         """See LanguagePath."""
@@ -302,7 +302,7 @@ class NixlLanguagePath:
 
     def _begin(self, write: tuple[int, int]) -> None:
         if len(self._incoming) >= MAX_WRITES:
-            raise ProtocolError(f"more than {MAX_WRITES} writes by NIXL are under way at once")
+            raise BadMessage(f"more than {MAX_WRITES} writes by NIXL are under way at once")
         self._incoming.add(write)
         self._pauses = _Pauses()
         if self._driving is None or self._driving.done():
@@ -316,19 +316,19 @@ class NixlLanguagePath:
             while self._incoming:
                 self._agent.progress()
                 await self._pauses.next()
-        except LinkClosedError as error:  # the peer's writes fail, or time out
+        except LinkClosed as error:  # the peer's writes fail, or time out
             log.warning("writes of an encode worker do not continue", extra={"reason": str(error)})
 
 
 async def _agent(buffers: MultimodalDataBuffers) -> NixlAgent:
-    """Made in a thread, so that others are served meanwhile. Raises NixlUnavailableError."""
+    """Made in a thread, so that others are served meanwhile. Raises NixlUnavailable."""
     return await asyncio.to_thread(NixlAgent, buffers.region)
 
 
 async def _answer(connection: Connection) -> bool:
     ready = await connection.receive()
     if not isinstance(ready, NixlReady):
-        raise ProtocolError(f"a {type(ready).__name__} came instead of the result of a first write by NIXL")
+        raise BadMessage(f"a {type(ready).__name__} came instead of the result of a first write by NIXL")
     return ready.usable
 
 

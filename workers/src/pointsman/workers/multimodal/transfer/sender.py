@@ -18,7 +18,7 @@ from pointsman.workers.multimodal.transfer.allocator import (
     ReqToMetadataBlockAllocator,
 )
 from pointsman.workers.multimodal.transfer.buffers import Embedding, MultimodalDataBuffers
-from pointsman.workers.multimodal.transfer.errors import AllocationError, ProtocolError
+from pointsman.workers.multimodal.transfer.errors import BadMessage, NoAllocation
 from pointsman.workers.multimodal.transfer.messages import Cancel, Failed, Fetch, Offer, Part, Resume, ToEncode
 
 MAX_TRANSFERS: Final = 4096  # of one connection, with those that ended within one time-out
@@ -100,7 +100,7 @@ class EmbeddingSender:
     def put(self, request_id: str, embedding: Embedding, now_s: float) -> list[SenderAction]:
         """The embedding of a request is encoded. It is sent to the first transfer that fetches it, once.
 
-        Raises AllocationError if a field has another size than ``num_tokens`` tokens have.
+        Raises NoAllocation if a field has another size than ``num_tokens`` tokens have.
         """
         self._buffers.check(embedding)
         key = self._awaiting(request_id)
@@ -123,10 +123,10 @@ class EmbeddingSender:
     def receive(self, peer: int, message: ToEncode, now_s: float) -> list[SenderAction]:
         """A message of a language worker; one that repeats or comes too late changes nothing.
 
-        Raises ProtocolError if there is no token in an allocation, or for too many transfers at once.
+        Raises BadMessage if there is no token in an allocation, or for too many transfers at once.
         """
         if not isinstance(message, Cancel) and message.allocation is not None and message.allocation.num_tokens < 1:
-            raise ProtocolError(f"{message}: num_tokens must be at least 1")
+            raise BadMessage(f"{message}: num_tokens must be at least 1")
         key = (peer, message.transfer)
         match message:
             case Fetch():
@@ -237,7 +237,7 @@ class EmbeddingSender:
         each = self._transfers[key]
         try:
             self._allocator.blocks_of(embedding.num_tokens)
-        except AllocationError as error:
+        except NoAllocation as error:
             return self._end(key, str(error), "failed", now_s)
         each.state, each.embedding, each.claimed_s = SenderState.AWAITING_BLOCKS, embedding, now_s
         each.deadline_s = now_s + self._timeout_s
@@ -329,7 +329,7 @@ class EmbeddingSender:
     def _count(self, key: Key) -> None:
         peer = key[0]
         if self._of_peer[peer] >= MAX_TRANSFERS:
-            raise ProtocolError(f"the connection has {MAX_TRANSFERS} transfers, which is the most at once")
+            raise BadMessage(f"the connection has {MAX_TRANSFERS} transfers, which is the most at once")
         self._of_peer[peer] += 1
 
     def _discard(self, key: Key) -> None:

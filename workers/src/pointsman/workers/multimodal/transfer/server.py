@@ -21,7 +21,7 @@ from pointsman.workers.multimodal.transfer.data_paths import (
     SharedRegion,
     StreamEncodePath,
 )
-from pointsman.workers.multimodal.transfer.errors import ProtocolError, TransferError
+from pointsman.workers.multimodal.transfer.errors import BadMessage, TransferError
 from pointsman.workers.multimodal.transfer.messages import (
     Cancel,
     Fetch,
@@ -86,7 +86,7 @@ class EmbeddingServer(Shell[EmbeddingSender, EncodePath]):
         self._listen(listening)
 
     def put(self, request_id: str, embedding: Embedding) -> None:
-        """The embedding of a request is there; its memory may be used until it is fetched. Raises AllocationError."""
+        """The embedding of a request is there; its memory may be used until it is fetched. Raises NoAllocation."""
         self._perform(self._machine.put(request_id, embedding, self._loop.time()))
 
     def fail(self, request_id: str, reason: str) -> None:
@@ -171,7 +171,7 @@ class EmbeddingServer(Shell[EmbeddingSender, EncodePath]):
             case Payload() | Pull() | Pulled() | Incoming() | Landed():
                 link.path.receive(message)
             case _:
-                raise ProtocolError(f"a {type(message).__name__} came from a language worker")
+                raise BadMessage(f"a {type(message).__name__} came from a language worker")
 
     def _act(self, action: SenderAction | ReceiverAction) -> None:
         match action:
