@@ -483,7 +483,8 @@ class LLMServiceStatus(ApiModel):
     conditions: tuple[Condition, ...] = Field(
         default=(),
         max_length=16,
-        description="Ready, Available, Progressing, Degraded, PrefillReady, DecodeReady, EncodeReady, GatewayReady.",
+        description="Ready, Available, Progressing, Degraded, PrefillReady, DecodeReady, EncodeReady, GatewayReady, "
+        "SwitchInProgress, PlannerHealthy.",
         json_schema_extra=extra(schema=LIST_BY_TYPE),
     )
 

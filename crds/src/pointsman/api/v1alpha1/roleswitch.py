@@ -142,7 +142,7 @@ class PhaseTime(ApiModel):
 
 
 class RoleSwitchStatus(ApiModel):
-    """Phase of the plan."""
+    """Phase of the switch, and its worker."""
 
     phase: SwitchPhase | None = Field(default=None, description="Phase of the switch.")
     worker: str | None = Field(default=None, max_length=63, description="Pod of the worker.")
