@@ -2,12 +2,11 @@
 
 import asyncio
 import logging
-import time
-from contextlib import suppress
 
 from pointsman.gateway.core.linger import Linger, OtherGateways
 from pointsman.gateway.discovery.kubernetes import follow_other_gateways
 from pointsman.gateway.settings import Settings
+from pointsman.process.clock import SYSTEM_CLOCK, Clock
 from pointsman.process.ending import end
 
 log = logging.getLogger(__name__)
@@ -15,19 +14,19 @@ log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.1
 
 
-async def linger(settings: Settings) -> float:
+async def linger(settings: Settings, clock: Clock = SYSTEM_CLOCK) -> float:
     """Return when requests need not be taken any more, with the seconds that open streams have left.
 
     Waiting for another gateway takes up to half of ``shutdown_seconds``: the pod's grace period is for both.
     """
-    began_s = time.monotonic()
+    began_s = clock.monotonic_s()
     end_s = began_s + settings.linger_seconds + settings.shutdown_seconds
     if settings.linger_seconds > 0:
-        await _wait(settings, began_s)
-    return max(0.0, end_s - time.monotonic())
+        await _wait(settings, began_s, clock)
+    return max(0.0, end_s - clock.monotonic_s())
 
 
-async def _wait(settings: Settings, began_s: float) -> None:
+async def _wait(settings: Settings, began_s: float, clock: Clock) -> None:
     others: OtherGateways | None = None
     changed = asyncio.Event()
 
@@ -47,12 +46,14 @@ async def _wait(settings: Settings, began_s: float) -> None:
         linger_s=settings.linger_seconds,
         longest_s=settings.linger_seconds + settings.shutdown_seconds / 2,
     )
-    while not decides.ends(time.monotonic(), others):
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_POLL_SECONDS):
-                await changed.wait()
+    while not decides.ends(clock.monotonic_s(), others):
+        waits = [asyncio.ensure_future(changed.wait()), asyncio.ensure_future(clock.sleep(_POLL_SECONDS))]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await end(waits)
         changed.clear()
-    log.info("no longer accepts requests", extra={"others": str(others), "seconds": time.monotonic() - began_s})
+    log.info("no longer accepts requests", extra={"others": str(others), "seconds": clock.monotonic_s() - began_s})
     if following is not None:
         if following.done() and not following.cancelled() and (error := following.exception()) is not None:
             log.warning("other gateways unknown", extra={"why": str(error) or type(error).__name__})

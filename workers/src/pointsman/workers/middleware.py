@@ -8,7 +8,6 @@ Order of the checks: path, then token or role, then the size of the body. Only t
 
 import asyncio
 import logging
-import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -291,7 +290,7 @@ class _Exchange:
         self._body = body
         self._counted = counted
         self._path: str = request.scope["path"]
-        self._arrived_s = time.monotonic()
+        self._arrived_s = self._sidecar.clock()
         self._request_id = request.headers.get(names.REQUEST_ID.lower()) or uuid.uuid4().hex
         self._resume: Resume | None = None
 
@@ -361,10 +360,10 @@ class _Exchange:
 
     async def _encode(self, raw: bytes) -> None:
         """Have the engine encode the images; the answer says where their embeddings are, if there are any."""
-        begun_s = time.monotonic()
+        begun_s = self._sidecar.clock()
         answer = await self._engine(raw, None)
         if self._path == CHAT_PATH and answer.names_embeddings:
-            self._sidecar.encoded(self._request_id, time.monotonic() - begun_s)
+            self._sidecar.encoded(self._request_id, self._sidecar.clock() - begun_s)
 
     async def _prefilled(self, request: RequestPrefill, prompts: Prompts) -> list[PrefillPath] | None:
         """Where the prompts are prefilled; None when the client left meanwhile."""
@@ -422,7 +421,7 @@ class _Exchange:
         deadline_ms = self._number(names.DEADLINE_MS)
         if deadline_ms is None:
             return None
-        return deadline_ms / 1000 * REMOTE_SHARE_OF_DEADLINE - (time.monotonic() - self._arrived_s)
+        return deadline_ms / 1000 * REMOTE_SHARE_OF_DEADLINE - (self._sidecar.clock() - self._arrived_s)
 
     def _number(self, header: str) -> int | None:
         """A header that is a number of 0 or more; anything else is as if it were not there."""

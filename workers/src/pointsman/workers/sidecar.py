@@ -70,7 +70,7 @@ class Sidecar:
         self.metrics = metrics
         self.instance = uuid.uuid4().hex
         self.metrics_port: int | None = None  # where only metrics are served; None: on the engine's port alone
-        self._clock = clock
+        self.clock = clock
         self._roles = RoleState(settings.role)
         self._last_role = LastRole.of_pod(settings.pod_uid)
         self._idle_since_s: float | None = None
@@ -170,7 +170,7 @@ class Sidecar:
     def encoded(self, request_id: str, seconds: float) -> None:
         """The images of a request were encoded, and their embeddings can be fetched."""
         self.metrics.encoded(seconds)
-        self._ledger.begin(request_id, self._clock())
+        self._ledger.begin(request_id, self.clock())
 
     def engine_aborted(self) -> None:
         """The engine answered "abort": it is shutting down and does not do what it accepts. Take nothing new."""
@@ -185,7 +185,7 @@ class Sidecar:
         load = self.engine.load()
         server = self._server
         held = None if load.kv_usage is None or Role.ENCODE in self.settings.possible_roles else load.kv_usage > 0
-        leases = self._ledger.outstanding(self._clock(), engine_holds_blocks=held)
+        leases = self._ledger.outstanding(self.clock(), engine_holds_blocks=held)
         return WorkerState(
             worker=self.settings.worker,
             instance=self.instance,
@@ -302,7 +302,7 @@ class Sidecar:
         if self._roles.phase is not WorkerPhase.IDLE:
             self._idle_since_s = None
             return
-        now_s = self._clock()
+        now_s = self.clock()
         since_s = self._idle_since_s = now_s if self._idle_since_s is None else self._idle_since_s
         last = self._last_role.read() if now_s - since_s >= OPERATOR_SECONDS else None
         if last is not None:

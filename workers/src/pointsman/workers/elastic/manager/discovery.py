@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import math
-import time
 from pathlib import Path
 
 from nats.aio.client import Client
@@ -12,6 +11,7 @@ from pydantic import ValidationError
 
 from pointsman.api.protocol.elastic import SILENT_SECONDS, InstancePresence
 from pointsman.api.protocol.names import elastic_presence_subject
+from pointsman.process.clock import SYSTEM_CLOCK, Clock
 from pointsman.workers.elastic.manager.links import Links
 from pointsman.workers.nats_link import NatsLink
 from pointsman.workers.settings import WorkerSettings
@@ -33,7 +33,7 @@ async def follow_file(path: Path, links: Links) -> None:
         await asyncio.sleep(LOOK_SECONDS)
 
 
-async def follow_presence(settings: WorkerSettings, links: Links) -> None:
+async def follow_presence(settings: WorkerSettings, links: Links, clock: Clock = SYSTEM_CLOCK) -> None:
     """Keep links to the instances that say that they are there, until cancelled.
 
     An instance that is linked stays, whatever NATS says: without NATS only new ones are not found.
@@ -52,7 +52,7 @@ async def follow_presence(settings: WorkerSettings, links: Links) -> None:
             log.warning("an instance without the group's control token is ignored", extra={"url": presence.url})
             return
         new = presence.url not in heard_s
-        heard_s[presence.url] = time.monotonic()
+        heard_s[presence.url] = clock.monotonic_s()
         if new:
             links.look({*heard_s, *links.linked})
 
@@ -69,15 +69,15 @@ async def follow_presence(settings: WorkerSettings, links: Links) -> None:
     connected_s = math.inf
     try:
         while True:
-            oldest_s = time.monotonic() - SILENT_SECONDS
+            oldest_s = clock.monotonic_s() - SILENT_SECONDS
             if not nats.ready.is_set():
                 connected_s = math.inf
             elif connected_s == math.inf:
-                connected_s = time.monotonic()
+                connected_s = clock.monotonic_s()
             if oldest_s > connected_s:  # else nothing could be heard
                 for url in [url for url, at_s in heard_s.items() if at_s < oldest_s]:
                     del heard_s[url]
             links.look({*heard_s, *links.linked})
-            await asyncio.sleep(LOOK_SECONDS)
+            await clock.sleep(LOOK_SECONDS)
     finally:
         await nats.stop()

@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import logging
 import math
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ from pointsman.api.protocol.elastic import (
     IterationState,
     PrefillTimeState,
 )
+from pointsman.process.clock import SYSTEM_CLOCK, Clock
 from pointsman.serving.elastic.iterations import Move, Prompt
 from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime
 from pointsman.serving.elastic.requests import Ask, Iteration, Refused, Requests, Token
@@ -53,7 +53,9 @@ class Rounds:
         tell: Callable[[Events], None],
         metrics: ManagerMetrics,
         model_file: Path | None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        self._clock = clock
         self._requests = Requests(settings)
         self._metrics = metrics
         self._max_degree = max_degree
@@ -122,7 +124,7 @@ class Rounds:
 
     def answered(self, name: str, answer: Done | Broken) -> None:
         """See Listener."""
-        now_s = time.monotonic()
+        now_s = self._clock.monotonic_s()
         if answer.number in self._began_s:
             self._metrics.moved(self._began_s[answer.number][0], answer.moved_bytes)
         if isinstance(answer, Done):
@@ -136,7 +138,7 @@ class Rounds:
 
     def leaves(self, name: str) -> None:
         """See Listener."""
-        self._requests.drain(name, time.monotonic())
+        self._requests.drain(name, self._clock.monotonic_s())
         self._changed.set()
 
     def state(self) -> ElasticState:
@@ -185,15 +187,15 @@ class Rounds:
         self._links = links
         while True:
             # What does not fit is refused when no instance has come or gone for a while, without anything happening.
-            left_s = self._requests.settled_s - time.monotonic()
+            left_s = self._requests.settled_s - self._clock.monotonic_s()
             with suppress(TimeoutError):
                 async with asyncio.timeout(left_s + 0.1 if 0 < left_s < math.inf else None):
                     await self._changed.wait()
             self._changed.clear()
-            began_s = time.monotonic()
+            began_s = self._clock.monotonic_s()
             done = self._requests.next_round(began_s, self._model)
             if done.plan is not None:
-                self._metrics.round_seconds.observe(time.monotonic() - began_s)
+                self._metrics.round_seconds.observe(self._clock.monotonic_s() - began_s)
                 self._metrics.planned(done.plan)
                 for reason in done.plan.reasons:
                     log.debug("round", extra={"reason": reason})
@@ -215,7 +217,7 @@ class Rounds:
 
     def _start(self, iteration: Iteration) -> None:
         assert self._links is not None
-        self._began_s[iteration.number] = iteration, time.monotonic()
+        self._began_s[iteration.number] = iteration, self._clock.monotonic_s()
         leader = self._hellos[iteration.members[0]]
         what = Iterate(
             iteration.number,
@@ -306,13 +308,13 @@ class Rounds:
         """Seconds of an iteration besides the rounds. Raises _Broken."""
         if not self._hellos.keys() >= set(members) or any(map(self._requests.draining, members)):
             raise _Broken
-        began_s = time.monotonic()
+        began_s = self._clock.monotonic_s()
         iteration = self._requests.begin(members, prompts, moves)
         ended = asyncio.Event()
         self._measured.append((iteration, ended))
         self._start(iteration)
         await ended.wait()
-        took_s = time.monotonic() - began_s
+        took_s = self._clock.monotonic_s() - began_s
         if iteration.broken:
             raise _Broken
         return took_s
@@ -330,12 +332,12 @@ class Rounds:
         keep_measured(self._model_file, Measured(self._model, self._move_s_per_token))
 
     def _due(self, degree: int) -> bool:
-        return self._again_s.get(degree, 0.0) <= time.monotonic()
+        return self._again_s.get(degree, 0.0) <= self._clock.monotonic_s()
 
     def _later(self, degree: int, members: tuple[str, ...]) -> None:
         """By a member that left or is to leave, most likely. Meanwhile the degrees that are known serve."""
         again_s = AGAIN_SECONDS if self._model.by_degree else FIRST_AGAIN_SECONDS
-        self._again_s[degree] = time.monotonic() + again_s
+        self._again_s[degree] = self._clock.monotonic_s() + again_s
         log.warning(
             "the measuring of a degree broke, and is repeated",
             extra={"degree": degree, "members": members, "again_s": again_s},
@@ -359,7 +361,7 @@ class Rounds:
 
     def _ended(self) -> None:
         """Look for iterations that nobody is awaited for."""
-        now_s = time.monotonic()
+        now_s = self._clock.monotonic_s()
         for number, (iteration, began_s) in list(self._began_s.items()):
             if not iteration.awaited:
                 del self._began_s[number]

@@ -129,7 +129,7 @@ class EmbeddingFetcher:
                     self._running.pop(number).cancel()
 
     async def _fetch(self, number: int, reference: EmbeddingReference) -> None:
-        begun_s = time.monotonic()
+        begun_s = self._clock()
         vectors: Buffer | None = None
         try:
             client = self._client(reference.token_bytes)
@@ -143,7 +143,7 @@ class EmbeddingFetcher:
         finally:
             if reference.token_bytes in self._clients:
                 self._statistics.put(self._clients[reference.token_bytes].statistics())
-        self._results.put((number, vectors, time.monotonic() - begun_s))
+        self._results.put((number, vectors, self._clock() - begun_s))
 
     def _client(self, token_bytes: int) -> EmbeddingClient:
         client = self._clients.get(token_bytes)
