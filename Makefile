@@ -9,7 +9,7 @@ ARGS ?=
 # Two processes; the tests of a file stay together with what they share. ARGS="-n 0" runs them in one.
 PARALLEL := -n 2 --dist loadfile
 
-.PHONY: help programs-needed computer quickstart quickstart-picture quickstart-elastic quickstart-multimodal test lint unit browser programs integration engine messages verify verify-path verify-elastic verify-multimodal verify-operator crds dashboards bench bench-foundation bench-request-path bench-planner bench-planner-dynamo bench-planner-dynamo-random bench-scraping bench-predicted bench-overload bench-forecast bench-seasonal bench-kv-feed bench-elastic bench-elastic-gpu bench-elastic-paper bench-elastic-planned bench-elastic-simulated bench-multimodal bench-streaming bench-report replays format sync clean
+.PHONY: help programs-needed computer quickstart quickstart-picture quickstart-elastic quickstart-multimodal test lint unit browser programs integration engine messages verify verify-path verify-elastic verify-multimodal verify-operator crds dashboards tuning bench bench-foundation bench-request-path bench-planner bench-planner-dynamo bench-planner-dynamo-random bench-scraping bench-predicted bench-overload bench-forecast bench-seasonal bench-kv-feed bench-elastic bench-elastic-gpu bench-elastic-paper bench-elastic-planned bench-elastic-simulated bench-multimodal bench-streaming bench-report replays format sync clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -74,6 +74,9 @@ crds: sync ## write crds/*.yaml, the chart's copy and docs/reference/api.md from
 
 dashboards: sync ## write the chart's Grafana dashboards from charts/dashboards
 	@$(RUN) python -m charts.dashboards
+
+tuning: sync ## write docs/planner/tuning.md from the planner's constants
+	@$(RUN) python -m pointsman.planner.tuning_page
 
 messages: sync ## every text that a user reads, with what docs/reference/style.md says against it
 	@PYTHONPATH=tests:. $(RUN) python -m messages

@@ -20,7 +20,8 @@ import numpy as np
 
 from bench.planner.scenarios import RETURNING, SCENARIOS, STEADY_LOADS, STEADY_SEEDS, Synthetic, steady
 from bench.rows import RESULTS, Row, row, write
-from pointsman.planner.core.workload.arrival_forecast import RECENT_S, RateForecaster
+from pointsman.planner.core.tuning import SHIPPED
+from pointsman.planner.core.workload.arrival_forecast import RateForecaster
 from pointsman.planner.replay.generators import Segment
 from pointsman.planner.simulator.types import Floats, Trace
 
@@ -35,6 +36,7 @@ AHEAD_S: Final = LEAD_S + TICK_S  # for which ``decide`` asks it
 HORIZONS_S: Final = (0.0, AHEAD_S)
 NOMINAL: Final = NormalDist().cdf(1.0)  # the quantile of the bound that is measured: one standard deviation
 ROUNDING: Final = 1e-9  # of sums that are equal
+RECENT_S: Final = SHIPPED.recent_rate_s
 LAST, MEAN = "last value", f"mean of {RECENT_S:g} s"
 
 

@@ -13,13 +13,14 @@ from bench.planner.forecast_accuracy import (
     LOADS,
     MEAN,
     NOMINAL,
+    RECENT_S,
     TICK_S,
     Accuracy,
     ahead,
     of_load,
 )  # fmt: skip
 from bench.planner.scenarios import HALF_HOUR_S
-from pointsman.planner.core.workload.arrival_forecast import MIN_ERRORS, RECENT_S
+from pointsman.planner.core.workload.arrival_forecast import MIN_ERRORS
 from pointsman.planner.replay.axes import Axis
 
 PICTURE: Final = "planner-forecast.svg"

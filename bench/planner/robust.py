@@ -13,9 +13,10 @@ from pointsman.planner.core.decide import decide as production
 from pointsman.planner.core.engine.performance_model import PerformanceModel
 from pointsman.planner.core.engine.startup_time import with_pods_start
 from pointsman.planner.core.state import State, model_of
+from pointsman.planner.core.tuning import SHIPPED
 from pointsman.planner.core.types import Decision, EngineSample, Load, NextTick, Observation, Policy, WorkerCondition
 from pointsman.planner.core.workload.output_length_startup import FirstAnswers
-from pointsman.planner.core.workload.request_lengths import LENGTHS_KEPT_S, Lengths
+from pointsman.planner.core.workload.request_lengths import Lengths
 from pointsman.planner.replay.generators import Step, generate, named_shape
 from pointsman.planner.replay.requests import Arrived, trace_of
 from pointsman.planner.simulator.baselines import causal
@@ -202,7 +203,7 @@ def _reference(what: str, case: Case, seed: int) -> Run:
 def remembering(prompts: float, outputs: float) -> State:
     """What a planner remembers of lengths from before a pause, in multiples of ``LOAD``'s; of rates nothing."""
     window_s, lengths = LOAD.policy().interval_s, Lengths()
-    for number in range(-int(LENGTHS_KEPT_S / window_s), 0):
+    for number in range(-int(SHIPPED.length_window_s / window_s), 0):
         load = Load(
             arrivals_per_s=BELIEVED_RATE,
             prompt_tokens=prompts * PROMPT_TOKENS,

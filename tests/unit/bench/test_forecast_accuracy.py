@@ -20,6 +20,7 @@ from bench.planner.forecast_accuracy import (
     NOMINAL,
     ONE_OF_A_KIND,
     POLICY,
+    RECENT_S,
     RESULT,
     SEEDS,
     TICK_S,
@@ -41,7 +42,6 @@ from bench.rows import RESULTS, read
 from pointsman.planner.core.engine.performance_model import PerformanceModel
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Decision, NextTick, Observation, Policy
-from pointsman.planner.core.workload.arrival_forecast import RECENT_S
 from pointsman.planner.replay.generators import Segment
 from pointsman.planner.simulator.baselines.pointsman import ours
 from pointsman.planner.simulator.simulate import simulate

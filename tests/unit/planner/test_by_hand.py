@@ -22,9 +22,9 @@ from pointsman.planner.core.engine.learned_model import pass_ms
 from pointsman.planner.core.engine.performance_model import LinearModel
 from pointsman.planner.core.plan_ledger import plan_manifest
 from pointsman.planner.core.sizing import demand, operating_point
-from pointsman.planner.core.sizing.pool_targets import PATIENCE_S
 from pointsman.planner.core.sizing.queueing import delayed_wait_s, erlang_c
 from pointsman.planner.core.state import State
+from pointsman.planner.core.tuning import SHIPPED
 from pointsman.planner.core.types import (
     Bounds,
     Decision,
@@ -37,9 +37,11 @@ from pointsman.planner.core.types import (
     Worker,
     WorkerCondition,
 )
-from pointsman.planner.core.workload.arrival_forecast import DISPERSION_WEIGHT, FIRST_DISPERSION
+from pointsman.planner.core.workload.arrival_forecast import RateForecaster
 from pointsman.planner.explain.explanation import considered
 from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET
+
+ROUNDING = 0.02  # of a decode worker, that is no reason for another one
 
 PAGE: Final = (Path(__file__).parents[3] / "docs/planner/by-hand.md").read_text()
 WORDS: Final = " ".join(PAGE.split())
@@ -126,7 +128,7 @@ def test_the_inputs_follow_from_the_engine_and_the_policy_as_the_page_says(shown
     assert shown["stepMilliseconds"] == pytest.approx(0.985 * 20)
     slack_ms = 0.9 * 1500 - alone_ms - shown["transferMilliseconds"] - shown["stepMilliseconds"]
     assert slack_ms == pytest.approx(shown["slackMilliseconds"])
-    first = FIRST_DISPERSION * (1 - DISPERSION_WEIGHT) ** 5
+    first = RateForecaster().dispersion * 0.98**5
     assert first == pytest.approx(shown["arrivalDispersion"], abs=5e-5)
     assert missing([
         f"4.705 + 0.01757 × 2000 + 4.3925·10⁻⁷ × 2000² = {alone_ms:.3f}",
@@ -195,7 +197,7 @@ def test_the_prefill_workers_of_the_page_are_those_that_were_decided(shown: dict
         f"{rows[0]} {late[2]:.2%} | **no: busy above 93 %** |".replace("2% |", "2 % |"),
         f"{rows[1]} practically 0 ({f'{late[3]:.0e}'[0]}·10⁻²³) | yes |",
         f"two workers have room for {2 / work - 1:.1%} more".replace("%", " %"),
-        f"busy 93 % for {1 / operating_point.MAX_UTILISATION - 1:.1%}".replace("5%", "5 %"),
+        f"busy 93 % for {1 / SHIPPED.max_prefill_utilization - 1:.1%}".replace("5%", "5 %"),
     ]) == []  # fmt: skip
     assert f"{late[3]:.0e}".endswith("e-23")
 
@@ -204,15 +206,16 @@ def test_the_page_shows_the_alternatives_of_the_decision_and_when_it_was_made(de
     assert block("text").splitlines() == considered(decision.alternatives)
     evaluations, _ = decided()
     assert evaluations == 6
-    assert evaluations * WINDOW_S == PATIENCE_S == 15
+    assert evaluations * WINDOW_S == SHIPPED.patience_s == 15
     assert missing(["every 2.5 s", "lowest need of the last 15 s", "the sixth one writes the plan"]) == []
 
 
 def test_the_constants_of_the_page_are_those_of_the_code() -> None:
     rows = re.findall(r"^\| ([\d.]+) ?(%|s)? \|", PAGE.split("## Constants")[1], re.MULTILINE)
     assert [float(number) / (100 if unit == "%" else 1) for number, unit in rows] == pytest.approx([
-        operating_point.MAX_UTILISATION, operating_point.USABLE_TTFT_SHARE, operating_point.LEAST_SLACK_SHARE,
-        operating_point.TPOT_MARGIN, 2, demand.LEAST_LATE, operating_point.MAX_LINK_USE, demand.ROUND, PATIENCE_S,
+        SHIPPED.max_prefill_utilization, SHIPPED.usable_ttft_share, SHIPPED.min_slack_share,
+        SHIPPED.usable_tpot_share, 2, demand.late_share(1.0), SHIPPED.max_network_utilization, ROUNDING,
+        SHIPPED.patience_s,
     ])  # fmt: skip
 
 
@@ -257,7 +260,7 @@ def test_the_program_of_the_page_agrees_with_the_planner_on_other_loads() -> Non
         cases.append((numbers, attainment))
         decode = point.decode_workers(rate, demand.deviations(attainment))
         prefill = point.prefill_workers(rate, arrivals, demand.late_share(attainment), 1000)
-        expected.append(f"{prefill}P{max(1, math.ceil(decode - demand.ROUND))}D")
+        expected.append(f"{prefill}P{max(1, math.ceil(decode - ROUNDING))}D")
     program = (
         "import io, json, sys\n"
         f"program = compile({block('python')!r}, 'by_hand.py', 'exec')\n"

@@ -21,8 +21,8 @@ from pointsman.kube.resources import Resource
 from pointsman.planner import loop, loops, memory, source
 from pointsman.planner.core.metrics.observe import Reading
 from pointsman.planner.core.metrics.prometheus_vector import Vector
-from pointsman.planner.core.routing.publication import PUBLISH_EVERY_S
 from pointsman.planner.core.state import State
+from pointsman.planner.core.tuning import SHIPPED
 from pointsman.planner.core.types import (
     Decision,
     EncodeWorker,
@@ -386,7 +386,7 @@ async def test_bounds_that_move_with_each_look_are_published_once_an_interval(
     api = Api(undeclared=frozenset(undeclared))
     scenario = Scenario(api=api, decisions=lambda seen: routed(seen, bounds(1000 + 200 * (len(scenario.seen) % 2))))
     await scenario.run(monkeypatch, lambda: len(scenario.seen) > 120)
-    assert 1 < len(scenario.api.published) <= 121 * TICK_S / PUBLISH_EVERY_S + 1
+    assert 1 < len(scenario.api.published) <= 121 * TICK_S / SHIPPED.publish_interval_s + 1
 
 
 async def test_an_edit_of_the_objectives_is_published_within_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -401,7 +401,7 @@ async def test_an_edit_of_the_objectives_is_published_within_the_interval(monkey
     published: list[int] = []
     await scenario.run(monkeypatch, lambda: len(scenario.seen) > 2 * edit)
     looks = [look for look, (now, then) in enumerate(itertools.pairwise(published), 1) if then > now]
-    interval = round(PUBLISH_EVERY_S / TICK_S)
+    interval = round(SHIPPED.publish_interval_s / TICK_S)
     assert edit + 1 in looks, "the first look with the new objectives"
     others = [later - look for look, later in itertools.pairwise(looks) if later != edit + 1]
     assert min(others) >= interval, looks

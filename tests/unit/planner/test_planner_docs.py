@@ -12,8 +12,8 @@ import pytest
 from pointsman.api.v1alpha1.conditions import PlannerHealth
 from pointsman.api.v1alpha1.llmservice import PoolsSpec
 from pointsman.api.v1alpha1.plannerpolicy import Budget, Mode, PlannerPolicySpec
-from pointsman.planner.core.routing.flow_bounds import CHANGE, CHANGE_IF_SLOW
-from pointsman.planner.core.routing.publication import PUBLISH_EVERY_S, named
+from pointsman.planner.core.routing.publication import named
+from pointsman.planner.core.tuning import SHIPPED
 from pointsman.planner.core.types import Reason, RoutingNumbers
 from pointsman.planner.explain.command import parse as explain
 from pointsman.planner.profile.options import parse as profile
@@ -26,7 +26,7 @@ from unit.planner.test_by_hand import LOAD, POLICY, decided
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "docs" / "planner"
 REASONS = (FOLDER / "reasons.md").read_text()
-SHIPPED = ROOT / "planner/src/pointsman/planner/tables/Meta-Llama-3.1-8B__h100_sxm__vllm__tp1.json"
+TABLE = ROOT / "planner/src/pointsman/planner/tables/Meta-Llama-3.1-8B__h100_sxm__vllm__tp1.json"
 
 
 def commands(page: str) -> list[list[str]]:
@@ -55,9 +55,9 @@ def test_the_guide_names_every_routing_number_and_when_it_is_published() -> None
     rows = [row.split("|")[1] for row in text.splitlines() if row.startswith("| `")]
     names = set(named(RoutingNumbers(512, 32)))
     assert set(re.findall(r"`(\w+)`", " ".join(rows))) == names
-    assert f"more than {CHANGE:.0%}".replace("%", " %") in text
-    assert f"{CHANGE_IF_SLOW:.0%} if it falls".replace("%", " %") in text
-    assert f"every {PUBLISH_EVERY_S:.0f} seconds" in text
+    assert f"more than {SHIPPED.flow_dead_band:.0%}".replace("%", " %") in text
+    assert "5 % if it falls" in text
+    assert f"every {SHIPPED.publish_interval_s:.0f} seconds" in text
 
 
 def test_the_guide_has_the_default_of_every_field_that_limits_workers() -> None:
@@ -145,7 +145,7 @@ def test_every_command_of_a_page_is_taken_as_it_is_written(
 ) -> None:
     """Those that need no cluster and no engine run, on the first seconds of their load."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    (tmp_path / "chat.json").write_text(SHIPPED.read_text())
+    (tmp_path / "chat.json").write_text(TABLE.read_text())
     monkeypatch.chdir(tmp_path)
 
     def replayed(arguments: list[str]) -> object:

@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 RESERVED_NUMBERS: Final = 10  # with each save: a plan needs none before it, and after a death no number is used twice
 KEPT_PLANS: Final = 50  # ended ones of a service
 DELETED_AT_ONCE: Final = 3
+_SHOWN_AFTER_S: Final = 60.0  # a plan that was written and that the API server does not show by then was deleted
 
 
 class PlanWriter:
@@ -51,7 +52,7 @@ class PlanWriter:
         if self._written is not None:
             plan, written_s = self._written
             is_shown = any(known.spec.sequence == plan.spec.sequence for known in plans)
-            if is_shown or self._clock.monotonic_s() - written_s > plan_ledger.BELIEVED_S:
+            if is_shown or self._clock.monotonic_s() - written_s > _SHOWN_AFTER_S:
                 self._written = None
             else:
                 plans.append(plan)

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.elastic.decide import GroupState, decide
@@ -20,6 +22,7 @@ from pointsman.planner.core.types import (
 )
 from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime
 from pointsman.serving.elastic.step_sums import StepSums
+from unit.planner.tuning_guard import others_than_shipped
 
 TICK_S = 2.5
 LATENCY = LatencyModel({1: PrefillTime(0.005, 6e-5, 1e-9), 2: PrefillTime(0.007, 3.3e-5, 6e-10)})
@@ -217,3 +220,10 @@ def test_the_end_of_a_plan_is_awaited_unless_it_waits_for_instances_to_start() -
     assert Hand().look(HEAVY, 1, plan_in_progress=True).reason is Reason.PLAN_IN_PROGRESS
     more = Hand().look(HEAVY * 2, 1, starting=1, plan_in_progress=True)
     assert (more.reason, more.changes_layout) == (Reason.INSTANCES_SHORT, True)
+
+
+def test_a_decision_reads_only_the_constants_that_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    hand = Hand(replace(POLICY, tuning=others_than_shipped(monkeypatch)))
+    hand.looks(12, HEAVY, 1)
+    hand.look(HEAVY, 1, starting=1)
+    assert any(each.changes_layout for each in hand.looks(20, LIGHT, 4))

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.decide import decide
-from pointsman.planner.core.encode.target import FEWEST_REQUESTS, REQUESTS_MEMORY, EncodeMemory, Images
-from pointsman.planner.core.sizing.pool_targets import PATIENCE_S
+from pointsman.planner.core.encode.target import EncodeMemory, Images
 from pointsman.planner.core.state import State
+from pointsman.planner.core.tuning import SHIPPED
 from pointsman.planner.core.types import (
     Bounds,
     Decision,
@@ -211,8 +211,8 @@ def test_at_a_constant_load_nothing_is_taken_away_and_given_back() -> None:
 def test_the_first_requests_scale_nothing() -> None:
     _, decisions = run([images(4)] * 40, encode=1)
     first = next(n for n, decision in enumerate(decisions) if decision.changes_encode)
-    known = first - (int(PATIENCE_S / TICK_S) - 1)  # it was short at so many looks before
-    assert known * 4 * TICK_S < FEWEST_REQUESTS <= (known + 1) * 4 * TICK_S
+    known = first - (int(SHIPPED.patience_s / TICK_S) - 1)  # it was short at so many looks before
+    assert known * 4 * TICK_S < SHIPPED.ready_requests <= (known + 1) * 4 * TICK_S
 
 
 def waves(on_s: float, off_s: float, count: int) -> list[EncodeLoad]:
@@ -267,7 +267,7 @@ def test_a_new_kind_of_request_is_believed_after_tens_and_noise_is_not() -> None
     for _ in range(300):
         few = few.observe(*window(4), 10)
     assert few.mean == pytest.approx(4, rel=0.05)
-    assert few.requests == REQUESTS_MEMORY
+    assert few.requests == 600
     many = few
     for _ in range(12):
         many = many.observe(*window(8), 10)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pointsman.planner.core.encode.queue import EncodeQueue
-from pointsman.planner.core.sizing.operating_point import MAX_UTILISATION
+from pointsman.planner.core.tuning import SHIPPED
 
 REQUESTS = 10_000
 QUEUE = EncodeQueue(images=3.0, images_scv=0.1, image_s=0.1, room_s=1.2, ttft_s=1.5)
@@ -107,7 +107,7 @@ def test_more_images_or_slower_workers_never_need_fewer_while_the_objective_can_
 def test_what_is_called_enough_flows_and_keeps_its_word(queue: EncodeQueue, rate: float, late: float) -> None:
     workers = queue.workers(rate, 1.0, late, 500)
     if workers < 500:
-        assert rate * queue.work_s <= MAX_UTILISATION * workers
+        assert rate * queue.work_s <= SHIPPED.max_prefill_utilization * workers
         if queue.patience_s(0.0, 500) > 0.2:
             assert queue.late_share(rate, 1.0, workers) <= late
 

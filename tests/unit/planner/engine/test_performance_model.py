@@ -4,7 +4,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pointsman.planner.core.engine.performance_model import RATIO_BOUNDS, CorrectedModel, Correction, Grid, LinearModel
+from pointsman.planner.core.engine.performance_model import CorrectedModel, Correction, Grid, LinearModel
+from pointsman.planner.core.tuning import SHIPPED
 
 # The fit of AIConfigurator's tables for Llama-3.1-8B on one H100 with vLLM.
 LLAMA_8B_H100 = LinearModel(4.705, 0.01757, 8.785e-7, 6.392, 0.009885, 4.273e-5)
@@ -46,7 +47,7 @@ def test_a_grid_of_one_value_is_refused() -> None:
 @given(factor=st.floats(0.25, 4.0), fixed_ms=st.floats(-3.0, 30.0))
 def test_an_engine_that_is_slower_in_proportion_or_by_a_fixed_part_is_learned(factor: float, fixed_ms: float) -> None:
     table = [6.5 + 0.5 * batch for batch in range(1, 60)]
-    low, high = RATIO_BOUNDS
+    low, high = 1 / SHIPPED.model_ratio_bound, SHIPPED.model_ratio_bound
     seen = [(ms, fixed_ms + factor * ms, 20.0) for ms in table if low < (fixed_ms + factor * ms) / ms < high]
     assume(len(seen) > 30)
     found = Correction.fitted(seen)
@@ -73,7 +74,8 @@ def test_whatever_was_measured_more_work_never_takes_less_time(
     seen: list[tuple[float, float, float]], some_ms: float, more_ms: float
 ) -> None:
     """A batch that grows is not found to be quicker, or sizes that are searched by it go to and fro."""
-    found, (low, high) = Correction.fitted(seen), RATIO_BOUNDS
+    found = Correction.fitted(seen)
+    low, high = 1 / SHIPPED.model_ratio_bound, SHIPPED.model_ratio_bound
     assert found.ms(some_ms + more_ms) >= found.ms(some_ms) * (1 - 1e-12)
     assert low * some_ms <= found.ms(some_ms) <= high * some_ms
 

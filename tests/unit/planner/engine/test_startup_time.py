@@ -43,7 +43,7 @@ def after(starts: Starts, until_s: float, believed_s: float, leads: Leads | None
     began_s = leads.looked_s or 0.0
     for tick in range(1, int((until_s - began_s) / TICK_S) + 1):
         now_s = began_s + tick * TICK_S
-        leads = leads.observe(seen(starts, now_s), TICK_S, believed_s)
+        leads = leads.look(seen(starts, now_s).workers, now_s, TICK_S, believed_s)
     return leads
 
 
@@ -113,7 +113,7 @@ def test_a_worker_that_never_starts_is_stuck_once_others_overtook_it_and_teaches
 
 def test_a_start_that_ended_while_nothing_could_be_read_is_not_taken_as_that_long() -> None:
     leads = after(starting((20.0,)), 110.0, believed_s=120.0)
-    leads = leads.observe(seen(starting((20.0,)), 140.0), TICK_S, 120.0)  # half a minute later
+    leads = leads.look(seen(starting((20.0,)), 140.0).workers, 140.0, TICK_S, 120.0)  # half a minute later
     assert leads.lead_s(120.0) == pytest.approx(25.0, abs=3.0)
 
 
@@ -121,14 +121,14 @@ def test_a_start_that_ended_while_the_planner_was_away_teaches_no_more_than_what
     starts = {"w0": (100.0, 150.0)}
     for seen_s, lead_s in ((20.0, 90.0), (44.0, 90.0), (49.0, 30.0)):
         leads = after(starts, 100.0 + seen_s, believed_s=lead_s)
-        leads = leads.observe(seen(starts, 3600.0), TICK_S, lead_s)
+        leads = leads.look(seen(starts, 3600.0).workers, 3600.0, TICK_S, lead_s)
         assert lead_s <= leads.lead_s(lead_s) <= max(lead_s, seen_s)
 
 
 def test_a_worker_that_began_while_the_planner_was_away_is_not_stuck_at_first_sight() -> None:
     leads = after({"w0": (0.0, 0.0)}, 100.0, believed_s=90.0)
     starts = {"w0": (0.0, 0.0), "w1": (3590.0, 3680.0)}
-    leads = leads.observe(seen(starts, 3600.0), TICK_S, 90.0)
+    leads = leads.look(seen(starts, 3600.0).workers, 3600.0, TICK_S, 90.0)
     assert not leads.stuck(3600.0, 90.0)
     assert leads.ready_in_s(Role.DECODE, 3600.0, 90.0) == [pytest.approx(90.0, abs=TICK_S)]
     leads = after(starts, 3700.0, 90.0, leads)
@@ -140,10 +140,10 @@ def test_a_worker_that_served_and_is_not_ready_for_a_while_is_no_start(seconds: 
     leads = after({"w0": (0.0, 0.0), "w1": (0.0, 0.0)}, 100.0, believed_s=90.0)
     away = {"w0": (0.0, math.inf), "w1": (0.0, 0.0)}
     for tick in range(int(seconds / TICK_S) + 1):
-        leads = leads.observe(seen(away, 102.5 + tick * TICK_S), TICK_S, 90.0)
+        leads = leads.look(seen(away, 102.5 + tick * TICK_S).workers, 102.5 + tick * TICK_S, TICK_S, 90.0)
         assert leads.lead_s(90.0) == 90.0
     back = {"w0": (0.0, 0.0)} if ends == "serves" else {}
-    leads = leads.observe(seen({**back, "w1": (0.0, 0.0)}, 105.0 + seconds), TICK_S, 90.0)
+    leads = leads.look(seen({**back, "w1": (0.0, 0.0)}, 105.0 + seconds).workers, 105.0 + seconds, TICK_S, 90.0)
     assert (leads.ended, leads.lead_s(90.0), leads.overtaken_s) == ((), 90.0, None)
 
 
@@ -158,7 +158,7 @@ def test_a_worker_that_served_and_comes_back_from_a_switch_by_a_start_is_no_star
     )
     for tick, condition in enumerate(conditions):
         worker = replace(here.workers[0], condition=condition)
-        leads = leads.observe(replace(here, at_s=102.5 + tick * TICK_S, workers=(worker,)), TICK_S, 90.0)
+        leads = leads.look((worker,), 102.5 + tick * TICK_S, TICK_S, 90.0)
     assert (leads.ended, leads.lead_s(90.0)) == ((), 90.0)
 
 

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from pointsman.api.protocol.names import Role
-from pointsman.planner.core.engine.switch_time import BELIEVED_S, SwitchLeads
+from pointsman.planner.core.engine.switch_time import SwitchLeads
+from pointsman.planner.core.tuning import SHIPPED
 from pointsman.planner.core.types import Observation, RoutingNumbers, Worker, WorkerCondition
 
 TICK_S = 2.5
@@ -26,18 +27,18 @@ def switched(leads: SwitchLeads, ticks: int, since_s: float, ends_as: Role = P) 
 
 def test_it_is_believed_until_switches_were_seen_and_then_their_median() -> None:
     leads = SwitchLeads()
-    assert leads.lead_s == BELIEVED_S
+    assert leads.lead_s() == SHIPPED.first_switch_s
     for number in range(3):
         leads = switched(leads, 16, 100.0 * number)
     assert leads.took_s == (40.0, 40.0, 40.0)
-    assert leads.lead_s == 40.0
+    assert leads.lead_s() == 40.0
 
 
 def test_one_long_drain_is_not_what_is_typical() -> None:
     leads = SwitchLeads()
     for number, ticks in enumerate((2, 40, 2)):
         leads = switched(leads, ticks, 200.0 * number)
-    assert leads.lead_s < BELIEVED_S
+    assert leads.lead_s() < SHIPPED.first_switch_s
 
 
 def test_a_switch_that_was_undone_or_whose_worker_died_teaches_nothing() -> None:
@@ -58,5 +59,5 @@ def test_what_is_remembered_is_bounded() -> None:
     for number in range(40):
         leads = switched(leads, 2, 20.0 * number)
     assert len(leads.took_s) == 16
-    many = {f"w{n}": (P, SWITCHING) for n in range(400)}
-    assert len(look(replace(leads), 1000.0, **many).running) == 256
+    many = {f"w{n}": (P, SWITCHING) for n in range(600)}
+    assert len(look(replace(leads), 1000.0, **many).running) == 512

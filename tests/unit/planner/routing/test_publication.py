@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from pointsman.api.v1alpha1.plannerpolicy import Mode
-from pointsman.planner.core.routing.publication import PUBLISH_EVERY_S, Publication, changes, is_due
+from pointsman.planner.core.routing.publication import Publication, changes, is_due
+from pointsman.planner.core.tuning import SHIPPED
 from pointsman.planner.core.types import Decision, Objectives, Policy, Reason, RoutingNumbers, Service
 from pointsman.serving.flow_control import UNBOUNDED, FlowBounds
 from unit.planner.test_decide import observed
@@ -41,13 +42,13 @@ def due(
 @pytest.mark.parametrize("service", [CALM, LATE, QUEUED, None])
 def test_a_bound_that_rises_waits_for_the_interval(service: Service | None) -> None:
     assert not due(LOOSER, service=service)
-    assert due(LOOSER, service=service, after_s=PUBLISH_EVERY_S)
+    assert due(LOOSER, service=service, after_s=SHIPPED.publish_interval_s)
 
 
 def test_a_bound_that_falls_waits_only_while_clients_get_what_they_should() -> None:
     assert not due(TIGHTER)
     assert not due(TIGHTER, service=None), "unknown is no overload"
-    assert due(TIGHTER, after_s=PUBLISH_EVERY_S)
+    assert due(TIGHTER, after_s=SHIPPED.publish_interval_s)
     for overloaded in (LATE, QUEUED):
         assert due(TIGHTER, service=overloaded)
         first = replace(IN_FORCE, flow=UNBOUNDED)
@@ -63,7 +64,7 @@ def test_the_threshold_and_the_first_numbers_of_all_wait_for_nothing() -> None:
 def test_without_a_time_in_the_status_the_own_history_counts() -> None:
     """CRDs of an earlier version have no ``updatedAt``."""
     assert not due(LOOSER, after_s=None, own_after_s=5.0)
-    assert due(LOOSER, after_s=None, own_after_s=PUBLISH_EVERY_S)
+    assert due(LOOSER, after_s=None, own_after_s=SHIPPED.publish_interval_s)
     assert not due(LOOSER, after_s=5.0, own_after_s=3600.0), "a history that was not saved before a restart"
     assert not due(LOOSER, after_s=3600.0, own_after_s=5.0)
 

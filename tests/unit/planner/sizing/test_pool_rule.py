@@ -9,15 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.planner.core.sizing.demand import SUDDEN_S, Moment, Pool, kept_s
+from pointsman.planner.core.sizing.demand import Moment, Pool, kept_s
 from pointsman.planner.core.sizing.operating_point import OperatingPoint
 from pointsman.planner.core.sizing.pool_targets import (
-    GAP_S,
-    LONGEST_KEEP_S,
-    PATIENCE_S,
-    RETURNS_S,
-    SURE_RETURNS,
-    TOLERANCE,
     Memory,
     Needs,
     Patience,
@@ -25,13 +19,14 @@ from pointsman.planner.core.sizing.pool_targets import (
     targets,
     without_idle,
 )
+from pointsman.planner.core.tuning import SHIPPED
 from pointsman.planner.core.types import Layout, Objectives
 from pointsman.planner.core.workload.arrival_forecast import RateForecaster, Trend
 from unit.planner.sizing.test_operating_point import point
 
 TICK_S = 2.5
 LEAD_S = 60.0
-PATIENCE_LOOKS = int(PATIENCE_S / TICK_S)
+PATIENCE_LOOKS = int(SHIPPED.patience_s / TICK_S)
 KEEP_S = 120.0
 PROMPTS, ANSWERS = point(4000, 30), point(300, 600)  # what is heavy: prefill, decode
 
@@ -60,7 +55,7 @@ def need(rate: float, at: OperatingPoint = PROMPTS) -> Layout:
 def rate_for(prefill: int) -> float:
     """Of requests that are heavy to prefill: so many workers are needed, and the same at 1.1 times the rate."""
     rates = [n / 10 for n in range(1, 3000)]
-    return next(rate for rate in rates if need(rate)[0] == need(TOLERANCE * rate)[0] == prefill)
+    return next(rate for rate in rates if need(rate)[0] == need(SHIPPED.rate_headroom * rate)[0] == prefill)
 
 
 @dataclass
@@ -160,7 +155,7 @@ def test_a_peak_at_the_end_of_a_shortage_is_not_what_is_started_for() -> None:
 
 def test_after_a_sudden_change_a_pool_grows_at_the_first_look_and_for_a_quarter_of_a_minute() -> None:
     rate = rate_for(5)
-    for since_s, grows in ((0.0, True), (SUDDEN_S, True), (SUDDEN_S + TICK_S, False)):
+    for since_s, grows in ((0.0, True), (SHIPPED.patience_s, True), (SHIPPED.patience_s + TICK_S, False)):
         looks = Looks(now_s=1000.0)
         found = looks.look(rate, (2, 2), changed_s=1000.0 + TICK_S - since_s)
         assert found.grow[0] == (5 if grows else 2)
@@ -176,7 +171,7 @@ def test_decode_is_not_short_while_answers_to_shorter_prompts_still_end() -> Non
     """Prompts are known when they come, answers when they end: long prompts with the answers of short ones are nobody's
     requests. After prompts became shorter decode may be short at once."""
     answer_s = ANSWERS.output_tokens * ANSWERS.step_s
-    assert answer_s > SUDDEN_S
+    assert answer_s > SHIPPED.patience_s
     rate = next(n / 10 for n in range(1, 3000) if need(n / 10, ANSWERS)[1] == 5)
     for since_s, needed in ((0.0, 2), (answer_s - 1, 2), (answer_s + 1, 5)):
         found = moment(rate, (4, 2), ANSWERS, prompts_longer_s=1000.0 - since_s)
@@ -213,8 +208,8 @@ def test_they_stay_for_as_long_as_the_policy_or_a_start_up_says_however_long_tha
 
 
 def test_those_who_stay_must_be_enough_for_a_tenth_more_than_is_expected() -> None:
-    rate = next(n / 10 for n in range(100, 3000) if need(n / 10)[0] < need(TOLERANCE * n / 10)[0])
-    enough, stay = need(rate)[0], need(TOLERANCE * rate)[0]
+    rate = next(n / 10 for n in range(100, 3000) if need(n / 10)[0] < need(SHIPPED.rate_headroom * n / 10)[0])
+    enough, stay = need(rate)[0], need(SHIPPED.rate_headroom * rate)[0]
     looks = Looks()
     assert looks.look(rate, (stay + 1, 1), 300.0).prefill == stay
     assert Looks().look(rate, (enough, 1), 300.0).grow[0] == enough, "nothing is started for it"
@@ -284,7 +279,7 @@ def came_back(*gaps_s: float, looks: int = 3) -> Needs:
     return needs
 
 
-@given(st.floats(2 * GAP_S, LONGEST_KEEP_S))
+@given(st.floats(2 * SHIPPED.need_gap_s, SHIPPED.max_retention_s))
 def test_a_need_that_came_back_is_kept_a_quarter_longer_than_it_was_away_but_ten_minutes_at_most(gap_s: float) -> None:
     assert came_back().keep_s(KEEP_S) == KEEP_S
     assert came_back(gap_s).keep_s(KEEP_S) == pytest.approx(min(600.0, max(KEEP_S, 1.25 * gap_s)))
@@ -293,13 +288,13 @@ def test_a_need_that_came_back_is_kept_a_quarter_longer_than_it_was_away_but_ten
 
 def test_of_several_gaps_the_longest_counts_and_one_of_a_moment_or_of_long_ago_does_not() -> None:
     assert came_back(150.0, 300.0, 150.0).keep_s(KEEP_S) == 375.0
-    assert came_back(GAP_S).returns == ()
-    assert came_back(LONGEST_KEEP_S + 2 * TICK_S).returns == ()
+    assert came_back(SHIPPED.need_gap_s).returns == ()
+    assert came_back(SHIPPED.max_retention_s + 2 * TICK_S).returns == ()
     for looks in (1, 3, 20):
         needs = came_back(300.0, 200.0, looks=looks)
         assert [gap_s for _, gap_s in needs.returns] == [300.0, 200.0], "however long it took until they started"
     needs, now_s = came_back(300.0), 300.0 + 3 * TICK_S
-    while now_s < 300.0 + RETURNS_S - TICK_S:
+    while now_s < 300.0 + SHIPPED.return_memory_s - TICK_S:
         now_s += TICK_S
         needs = needs.observe(2, 2, 2, now_s, TICK_S, KEEP_S)
     assert needs.keep_s(KEEP_S) == 375.0
@@ -371,7 +366,7 @@ def test_what_starts_stays_where_the_need_came_back_twice() -> None:
         needs = came_back(*[100.0] * times)
         fell_s = needs.highest[-1][0] + TICK_S
         kept = needs.kept(fell_s, KEEP_S, 3, fell_s)
-        assert kept == (5 if times >= SURE_RETURNS else 3)
+        assert kept == (5 if times >= 2 else 3)
 
 
 # --- a queue ---

@@ -24,7 +24,6 @@ from pointsman.planner.core.routing.prefill_threshold import threshold
 from pointsman.planner.core.routing.prefill_token_budget import prefill_token_budget
 from pointsman.planner.core.sizing.backlog import held, most_queued, prefill_wait_ms, waiting
 from pointsman.planner.core.sizing.demand import (
-    QUEUED_PER_WORKER,
     Moment,
     Pool,
     deviations,
@@ -69,7 +68,7 @@ def decide(
         return _frozen(state, observation, policy, now_s), unplanned(stays, observation, policy), next_tick
     # 2. Learn.
     state = seen_switching(learn(state, observation, load, policy, base), observation, policy)
-    model = model_of(state, base)
+    model = model_of(state, base, policy.tuning)
     if model is None or state.lengths.prompt_tokens is None:
         sentence = "no prefill or decode step has been measured yet, so nothing is changed"
         stays = _stay(observation, Reason.NOT_ENOUGH_DATA, sentence)
@@ -114,7 +113,7 @@ def _stale(observation: Observation, policy: Policy) -> str:
 
 def _frozen(state: State, observation: Observation, policy: Policy, now_s: float) -> State:
     """Nothing is learned of the load; who starts and who serves is known all the same."""
-    gap = state.forecaster.observe(None, policy.interval_s, now_s, state.leads.lead_s(policy.start_s))
+    gap = state.forecaster.observe(None, policy.interval_s, now_s, state.leads.lead_s(policy.start_s), policy.tuning)
     return replace(
         state, forecaster=gap, leads=seen_starting(state, observation, policy),
         encode=state.encode.observe(replace(observation, encode=None), policy),
@@ -166,6 +165,7 @@ def _point(state: State, observation: Observation, policy: Policy, model: Perfor
         transfer_s_per_token=state.transfers.s_per_token,
         prefixes=lengths.prefixes,
         missed_share=1.0 if state.score.observed is None else 1 - state.score.observed,  # unknown: any may be late
+        tuning=policy.tuning,
     )
 
 
@@ -191,9 +191,10 @@ def _targets(
     for role in LANGUAGE_ROLES:
         of_role = [w.condition for w in observation.workers if w.role is role]
         switching = of_role.count(WorkerCondition.SWITCHING)
-        starting = state.leads.ready_in_s(role, now_s, policy.start_s)
+        starting = state.leads.ready_in_s(role, now_s, policy.start_s, policy.tuning)
         pools[role] = Pool(
-            observation.serving(role), tuple(sorted([*starting, *[state.switch_leads.lead_s] * switching]))
+            observation.serving(role),
+            tuple(sorted([*starting, *[state.switch_leads.lead_s(policy.tuning)] * switching])),
         )
     season = seasonal(state, policy, now_s)
     moment = Moment(
@@ -212,7 +213,11 @@ def _targets(
         prompts_changed_s=state.lengths.changed_s,
         prompts_longer_s=state.lengths.longer_s,
         memory_s=kept_s(
-            policy.scale_in_stabilization_s, state.leads.lead_s(policy.start_s), state.lengths.new_since_s, now_s
+            policy.scale_in_stabilization_s,
+            state.leads.lead_s(policy.start_s),
+            state.lengths.new_since_s,
+            now_s,
+            policy.tuning,
         ),
         most=max(2, policy.max_gpus // observation.gpus_each, len(observation.workers)),
         seasonal_per_s=season.rise_per_s if season is not None else None,
@@ -241,7 +246,7 @@ def _imagined(
     _, routing = threshold(Rest(), seen, policy, point, rate_per_s, deviations(_goal(policy, point)), None)
     point = point.at_threshold(routing.max_local_prefill_tokens)
     fleet = fleet.with_queue(point, load.arrivals_per_s, observation.window_s, now_s)
-    usual = QUEUED_PER_WORKER * sum(fleet.serving(role, now_s) for role in LANGUAGE_ROLES)
+    usual = policy.tuning.queued_per_worker * sum(fleet.serving(role, now_s) for role in LANGUAGE_ROLES)
     seen = replace(seen, service=Service(held=usual + fleet.backlog))
     imagined = replace(
         state, memory=fleet.memory, history=fleet.history, wanting=fleet.wanting, wanting_ticks=fleet.wanting_ticks,
@@ -250,7 +255,7 @@ def _imagined(
     imagined, wanted = _targets(imagined, seen, policy, load, point)
     if not fleet.switches(now_s):
         imagined, decision = layout(imagined, seen, policy, now_s, wanted, point)
-        fleet = fleet.carried_out(decision, now_s, lead_s, state.switch_leads.lead_s)
+        fleet = fleet.carried_out(decision, now_s, lead_s, state.switch_leads.lead_s(policy.tuning))
     fleet = replace(
         fleet, memory=imagined.memory, history=imagined.history, wanting=imagined.wanting,
         wanting_ticks=imagined.wanting_ticks,

@@ -6,10 +6,6 @@ two values is no reason to try for ever.
 
 import math
 from dataclasses import dataclass, replace
-from typing import Final
-
-ATTAINMENT_HEADROOM: Final = 0.02  # of attainment, above the goal, before anything is given back or loaded more
-STANDS_RESTS: Final = 4.0  # after which coming down again is another matter
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +20,7 @@ class Rest:
         """It comes down; one that came back lately will wait longer, at first ``first_s``, at most ``most_s``."""
         rest_s = self.rest_s
         if self.raised_s is not None and (self.lowered_s is None or self.raised_s > self.lowered_s):
-            soon = now_s - self.raised_s < STANDS_RESTS * max(rest_s, first_s)
+            soon = now_s - self.raised_s < 4 * max(rest_s, first_s)  # later, coming down again is another matter
             rest_s = min(max(2 * rest_s, first_s), most_s) if soon else 0.0
         return replace(self, lowered_s=now_s, rest_s=rest_s)
 
@@ -37,6 +33,6 @@ class Rest:
         return math.inf if self.lowered_s is None else now_s - self.lowered_s
 
 
-def more_than_enough(goal: float) -> float:
+def more_than_enough(goal: float, headroom: float) -> float:
     """The attainment from which on something may be given back; there is one above every goal below 1."""
-    return goal + min(ATTAINMENT_HEADROOM, (1 - goal) / 2)
+    return goal + min(headroom, (1 - goal) / 2)

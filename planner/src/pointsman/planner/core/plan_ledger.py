@@ -1,6 +1,5 @@
 """Decisions as Plan objects: when one is written, what is in it, and which old ones go."""
 
-import math
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
@@ -9,12 +8,10 @@ from pointsman.api.protocol.names import API_VERSION, LANGUAGE_ROLES, SERVICE_LA
 from pointsman.api.v1alpha1.plan import MAX_ALTERNATIVES, MAX_INPUTS, Plan, PlanPhase
 from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicySpec
 from pointsman.planner.core.elastic.types import GroupDecision
+from pointsman.planner.core.tuning import SHIPPED
 from pointsman.planner.core.types import Alternative, Decision
 
 BEGIN_WITHIN: Final = timedelta(seconds=60)  # of a plan that needs nobody: older news is not acted on
-RETRY_S: Final = 30.0  # after a plan that ended without its layout; doubled each time …
-LONGEST_RETRY_S: Final = 600.0  # … up to this
-BELIEVED_S: Final = 60.0  # a plan that was written and that the API server does not show: then it was deleted
 _MESSAGE_LIMIT: Final = 1000
 
 AnyDecision = Decision | GroupDecision
@@ -22,14 +19,21 @@ D = TypeVar("D", Decision, GroupDecision)
 
 
 def news(
-    decision: D, plans: Sequence[Plan], policy: PlannerPolicySpec, layout: tuple[int, ...], now: datetime
+    decision: D,
+    plans: Sequence[Plan],
+    policy: PlannerPolicySpec,
+    layout: tuple[int, ...],
+    now: datetime,
+    retry_s: float = SHIPPED.plan_retry_s,
 ) -> D | None:
     """What of a decision is written down as a plan; None: nothing. ``layout``: as it is now, like ``Plan.spec.target``.
 
     Without the change of pools where replicas are somebody else's, and while a layout that was not reached is not tried
     again.
     """
-    if decision.changes_pools and (policy.mode is Mode.EXTERNAL or _too_soon(plans, decision.target, policy, now)):
+    if decision.changes_pools and (
+        policy.mode is Mode.EXTERNAL or _too_soon(plans, decision.target, policy, now, retry_s)
+    ):
         decision = decision.without_change(layout)
     # Nobody scales prefill, decode or instances to none; encode workers may be none.
     return decision if min(decision.target[:2]) >= 1 and _is_news(decision, plans) else None
@@ -54,11 +58,13 @@ def _only_routes(plan: Plan) -> bool:
     return not plan.spec.changes_layout and not plan.spec.withdraws
 
 
-def _too_soon(plans: Iterable[Plan], layout: tuple[int, ...], policy: PlannerPolicySpec, now: datetime) -> bool:
+def _too_soon(
+    plans: Iterable[Plan], layout: tuple[int, ...], policy: PlannerPolicySpec, now: datetime, retry_s: float
+) -> bool:
     """Whether a plan for this layout must wait after those that ended and did not bring it to stay.
 
-    Half a minute after the last, doubled for each one before since another layout was reached; what a person denied,
-    after as long as a person is given to approve it.
+    ``retry_s`` after the last, doubled for each one before since another layout was reached, up to 20 times as long;
+    what a person denied, after as long as a person is given to approve it.
     """
     layouts = sorted((plan for plan in plans if plan.spec.changes_layout), key=_sequence, reverse=True)
     tried: list[Plan] = []
@@ -72,21 +78,11 @@ def _too_soon(plans: Iterable[Plan], layout: tuple[int, ...], policy: PlannerPol
     if not tried:
         return False
     last = tried[0]
-    wait_s = _wait_s(len(tried))
+    wait_s = retry_s * min(2.0 ** max(0, len(tried) - 1), 20.0)
     if last.status.phase is PlanPhase.DENIED:
         wait_s = policy.approvals.expire_after_seconds
-    return _ended_s(last, now) < wait_s
-
-
-def _wait_s(tried: int) -> float:
-    """How long after the last of so many attempts there is another one."""
-    return min(RETRY_S * 2.0 ** max(0, tried - 1), LONGEST_RETRY_S)
-
-
-def _ended_s(plan: Plan, now: datetime) -> float:
-    """How long ago; an end far ahead is a wall clock that was set back: it is not waited for."""
-    passed_s = (now - (plan.status.ended_at or plan.spec.observed_at)).total_seconds()
-    return passed_s if passed_s >= -RETRY_S else math.inf
+    passed_s = (now - (last.status.ended_at or last.spec.observed_at)).total_seconds()
+    return -retry_s <= passed_s < wait_s  # an end far ahead is a wall clock that was set back: it is not waited for
 
 
 def asked_of_a_person(plans: Iterable[Plan]) -> Plan | None:

@@ -5,9 +5,6 @@ objectives, and how far is its word to be trusted?
 """
 
 from dataclasses import dataclass
-from typing import Final
-
-SCORE_REQUESTS: Final = 500.0  # memory of all means
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +22,7 @@ class Score:
 
     def observe(self, predicted: float, if_executed: float | None, observed: float, requests: float) -> "Score":
         """Take one look, of so many ``requests``; ``if_executed`` None: decisions are carried out."""
-        weight = min(1.0, requests / SCORE_REQUESTS)
+        weight = min(1.0, requests / 500)
 
         def mean(so_far: float | None, value: float) -> float:
             return value if so_far is None else so_far + weight * (value - so_far)

@@ -14,6 +14,7 @@ from pointsman.planner.core.engine.switch_time import SwitchLeads
 from pointsman.planner.core.hysteresis import Rest
 from pointsman.planner.core.prediction_score import Score
 from pointsman.planner.core.sizing.pool_targets import Memory
+from pointsman.planner.core.tuning import SHIPPED, Tuning
 from pointsman.planner.core.types import Layout, Load, Observation, Policy
 from pointsman.planner.core.virtual_fleet import VirtualFleet
 from pointsman.planner.core.workload.arrival_forecast import RateForecaster
@@ -22,8 +23,6 @@ from pointsman.planner.core.workload.request_lengths import Lengths
 from pointsman.planner.core.workload.seasonality import Season, SeasonalForecast
 
 STATE_VERSION: Final = 4
-REFIT_TICKS: Final = 12
-NEARLY_FULL: Final = 0.75  # of the prefill queue's limit: it is looked at once a tick and full in between
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +60,20 @@ def learn(
     """The state after an observation, before anything is decided."""
     window_s = observation.window_s
     leads = seen_starting(state, observation, policy)
-    lengths = state.lengths.observe(load, window_s, observation.at_s)
+    lengths = state.lengths.observe(load, window_s, observation.at_s, policy.tuning)
     forecaster = state.forecaster.observe(
-        load.arrivals_per_s * window_s, window_s, observation.at_s, leads.lead_s(policy.start_s)
+        load.arrivals_per_s * window_s, window_s, observation.at_s, leads.lead_s(policy.start_s), policy.tuning
     )
-    season = state.season.observe(window_s, observation.at_s, forecaster, horizon_s(state, policy))
-    known, samples = model_of(state, base), list(observation.samples)
-    if overflows(observation):
+    season = state.season.observe(window_s, observation.at_s, forecaster, horizon_s(state, policy), policy.tuning)
+    known, samples = model_of(state, base, policy.tuning), list(observation.samples)
+    if overflows(observation, policy.tuning):
         # Prompts of any length are prefilled between decode steps, and known of only when they are done.
         samples = [sample for sample in samples if sample.role is Role.PREFILL]
     if known is not None and lengths.prompt_tokens is not None:
         new_tokens = lengths.prompt_tokens * (1 - lengths.cached_share)
         samples = undisturbed(samples, known, max(1.0, new_tokens))
     learner, learned = state.learner.observe(samples), state.learned
-    if learned is None or state.ticks % REFIT_TICKS == 0:
+    if learned is None or state.ticks % 12 == 0:  # a fit takes longer than all else
         learned = learner.model() or learned
     prefill, decode = state.prefill_correction, state.decode_correction
     if base is not None:
@@ -99,30 +98,33 @@ def seasonal(state: State, policy: Policy, now_s: float) -> SeasonalForecast | N
     """What the season says of the rate at the lead; None where it says nothing yet, or must not."""
     if not policy.seasonal:
         return None
-    return state.season.forecast(now_s, state.forecaster, horizon_s(state, policy))
+    return state.season.forecast(now_s, state.forecaster, horizon_s(state, policy), policy.tuning)
 
 
 def seen_starting(state: State, observation: Observation, policy: Policy) -> Leads:
     """With who starts and who serves now; a lead that was told holds."""
-    leads = state.leads.observe(observation, observation.window_s, policy.start_s)
+    leads = state.leads.look(observation.workers, observation.at_s, observation.window_s, policy.start_s, policy.tuning)
     return replace(leads, start_s=None) if policy.start_is_told else leads
 
 
 def seen_switching(state: State, observation: Observation, policy: Policy) -> State:
     """With the switches that have begun, where those decided are not made at once, and how long the last ones took."""
-    state = replace(state, switch_leads=state.switch_leads.observe(observation))
+    state = replace(state, switch_leads=state.switch_leads.observe(observation, policy.tuning))
     history = state.history.look(observation, policy)
     if set(history.switching) <= set(state.history.switching):
         return replace(state, history=history)
     return replace(state, history=history, wanting=None, wanting_ticks=0)  # done: the next is another one
 
 
-def overflows(observation: Observation) -> bool:
+def overflows(observation: Observation, tuning: Tuning) -> bool:
     """Whether the prefill queue is, or in this window was, so long that prompts are prefilled where they decode."""
     depth = observation.service.prefill_queue_depth if observation.service else None
-    return depth is not None and depth >= NEARLY_FULL * max(1, observation.routing.max_prefill_queue_size)
+    # It is looked at once a tick and full in between.
+    return depth is not None and depth >= tuning.queue_full_share * max(1, observation.routing.max_prefill_queue_size)
 
 
-def model_of(state: State, base: PerformanceModel | None) -> PerformanceModel | None:
+def model_of(state: State, base: PerformanceModel | None, tuning: Tuning = SHIPPED) -> PerformanceModel | None:
     """The table as corrected; without one, what the service taught."""
-    return state.learned if base is None else CorrectedModel(base, state.prefill_correction, state.decode_correction)
+    if base is None:
+        return state.learned
+    return CorrectedModel(base, state.prefill_correction, state.decode_correction, tuning.model_ratio_bound)

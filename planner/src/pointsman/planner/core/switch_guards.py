@@ -10,11 +10,7 @@ from typing import Final, NamedTuple
 from pointsman.api.protocol.names import Role
 from pointsman.planner.core.types import Observation, Policy, Switch, Worker, WorkerCondition, other
 
-DEAD_BAND: Final = 0.05  # a switch must serve this much more of the need
-SWITCH_TICKS: Final = 3  # a switch must be wanted in so many
-SWITCH_WINDOW_S: Final = 600.0
-USUAL_SWITCHES: Final = 2  # of each worker in that window: it may go and come back
-FEWEST_SWITCHES: Final = 6
+SWITCH_WINDOW_S: Final = 600.0  # of the policy's maxSwitchesPer10Min
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +115,8 @@ def against_switch(switch: Switch, observation: Observation, policy: Policy, his
 
 
 def _most(observation: Observation, policy: Policy) -> int:
-    """Switches that are allowed in the window."""
-    usual = max(FEWEST_SWITCHES, USUAL_SWITCHES * len(observation.workers))
+    """Switches that are allowed in the window: each worker may go and come back."""
+    usual = policy.tuning.switches_per_worker * max(3, len(observation.workers))
     return usual if policy.max_switches_per_10_min is None else policy.max_switches_per_10_min
 
 

@@ -4,12 +4,13 @@ Units are in names. None is unknown, never 0. Everything is frozen and made of p
 to a ledger, sent to a person, and replayed.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.plannerpolicy import Mode
+from pointsman.planner.core.tuning import SHIPPED, Tuning
 from pointsman.serving.flow_control import UNBOUNDED, FlowBounds
 from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET
 
@@ -54,6 +55,10 @@ class WorkerCondition(StrEnum):
     SWITCHING = "Switching"
     DRAINING = "Draining"
     UNREACHABLE = "Unreachable"  # counted as running, but nothing is known of it
+
+
+SERVES: Final = (WorkerCondition.ACTIVE, WorkerCondition.UNREACHABLE)
+MAX_WORKERS: Final = 512  # of which something is remembered by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +217,7 @@ class Observation:
 
     def serving(self, role: Role) -> int:
         """The same and those that could not be read: a page that is missing once is no worker that is missing."""
-        able = (WorkerCondition.ACTIVE, WorkerCondition.UNREACHABLE)
-        return sum(w.role is role and w.condition in able for w in self.workers)
+        return sum(w.role is role and w.condition in SERVES for w in self.workers)
 
     @property
     def layout(self) -> Layout:
@@ -227,8 +231,7 @@ class Observation:
 
     def committed(self, role: Role) -> int:
         """Workers that serve ``role`` or soon will: starting and switching ones count at their new role."""
-        gone = (WorkerCondition.DRAINING,)
-        return sum(w.role is role and w.condition not in gone for w in self.workers)
+        return sum(w.role is role and w.condition is not WorkerCondition.DRAINING for w in self.workers)
 
 
 # --- policy: what the PlannerPolicy says, as plain values ---
@@ -287,6 +290,7 @@ class Policy:
     start_s: float = 90.0  # what a new worker is believed to take until it serves, before any start was seen
     seasonal: bool = True  # rises at the same time of earlier days are foreseen
     start_is_told: bool = False  # start_s is the user's and holds, whatever starts are seen to take
+    tuning: Tuning = field(default=SHIPPED, repr=False)  # the planner's own constants
 
     @property
     def switches_at_once(self) -> bool:

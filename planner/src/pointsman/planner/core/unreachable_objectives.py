@@ -1,23 +1,19 @@
 """Objectives that no layout can meet: a request that is alone misses them, by what the engine was seen to take."""
 
 import math
-from typing import Final
 
-from pointsman.planner.core.sizing.operating_point import TPOT_MARGIN
+from pointsman.planner.core.tuning import SHIPPED, Tuning
 from pointsman.planner.core.types import Decision, Objectives
 
-MARGIN: Final = 1.1  # beyond the objective, before it is said: estimates move, and a word should not flap
-SAID_APART: Final = 0.25  # a share that differs by less, relative to the one in the message, is not written again
 
-
-def out_of_reach(decision: Decision, objectives: Objectives, *, said: bool) -> str | None:
+def out_of_reach(decision: Decision, objectives: Objectives, *, said: bool, tuning: Tuning = SHIPPED) -> str | None:
     """A sentence with the objective, what the engine takes, and what would be right; None if a layout can meet them,
     or if the decision was made without numbers (frozen, waiting, still learning).
 
-    ``said``: they were out of reach when that was asked last.
+    ``said``: they were out of reach when that was asked last. At first a tenth more is needed: estimates move.
     """
-    numbers = dict(decision.inputs)
-    least = 1.0 if said else MARGIN
+    numbers, usable = dict(decision.inputs), tuning.usable_tpot_share
+    least = 1.0 if said else 1.1
     share, longest = unreachable_share(decision), numbers.get("longestReachablePromptTokens")
     if longest is not None and share > least * (1 - objectives.attainment):
         return _of_some(numbers, objectives, share, longest)
@@ -28,14 +24,14 @@ def out_of_reach(decision: Decision, objectives: Objectives, *, said: bool) -> s
         return (
             f"objectives.ttftMs allows {objectives.ttft_for(prompt):.0f} ms for a prompt of {prompt:.0f} "
             f"tokens, but an idle prefill worker takes at least {prefill_ms:.0f} ms. No layout meets that; "
-            f"write more than {_above(prefill_ms)}"
+            f"write more than {_above(prefill_ms, usable)}"
         )
     batch, step_ms = numbers.get("decodeBatch"), numbers.get("stepMilliseconds")
     # A batch below one may also be for want of memory: then the step is short enough.
-    if batch is not None and step_ms is not None and batch < 1 and step_ms > least * TPOT_MARGIN * objectives.tpot_ms:
+    if batch is not None and step_ms is not None and batch < 1 and step_ms > least * usable * objectives.tpot_ms:
         return (
             f"objectives.tpotMs is {objectives.tpot_ms:g}, but a decode step of one request takes more than "
-            f"{step_ms:.1f} ms. No layout meets that; write more than {_above(step_ms)}"
+            f"{step_ms:.1f} ms. No layout meets that; write more than {_above(step_ms, usable)}"
         )
     return None
 
@@ -47,8 +43,8 @@ def unreachable_share(decision: Decision) -> float:
 
 
 def same_share(share: float, said: float) -> bool:
-    """Whether a message with the share ``said`` still tells a reader what is so."""
-    return abs(share - said) <= SAID_APART * said
+    """Whether a message with the share ``said`` still tells a reader what is so: within a quarter."""
+    return abs(share - said) <= 0.25 * said
 
 
 def _of_some(numbers: dict[str, float], objectives: Objectives, share: float, longest: float) -> str:
@@ -73,5 +69,5 @@ def _rounded(tokens: float) -> int:
     return round(tokens / step) * step
 
 
-def _above(milliseconds: float) -> int:
-    return math.ceil(milliseconds / TPOT_MARGIN)
+def _above(milliseconds: float, usable: float) -> int:
+    return math.ceil(milliseconds / usable)

@@ -5,7 +5,6 @@ planner promises is judged on this fleet instead: a worker of it serves when its
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from pointsman.api.protocol.names import Role
 from pointsman.planner.core.engine.startup_time import Leads
@@ -13,8 +12,6 @@ from pointsman.planner.core.sizing.operating_point import OperatingPoint
 from pointsman.planner.core.sizing.pool_targets import Memory
 from pointsman.planner.core.switch_guards import History
 from pointsman.planner.core.types import Decision, Layout, Observation, Worker, WorkerCondition
-
-MOST_HELD: Final = 4096.0  # as a gateway holds by default: it refuses more
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +63,14 @@ class VirtualFleet:
         return replace(leads, starting=tuple((w.name, w.role, w.ready_s - lead_s) for w in starting), overtaken_s=None)
 
     def with_queue(self, point: OperatingPoint, arrivals_per_s: float, window_s: float, now_s: float) -> "VirtualFleet":
-        """With the requests of a window that it could not serve, or without those of before that it could."""
+        """With the requests of a window that it could not serve, or without those of before that it could.
+
+        A gateway refuses more than 4096 by default.
+        """
         prefill, decode = (self.serving(role, now_s) for role in (Role.PREFILL, Role.DECODE))
         served_per_s = min(prefill * point.prefill_per_s, decode * point.drain_per_s)
         backlog = self.backlog + (arrivals_per_s - served_per_s) * window_s
-        return replace(self, backlog=min(max(0.0, backlog), MOST_HELD))
+        return replace(self, backlog=min(max(0.0, backlog), 4096.0))
 
     def carried_out(self, decision: Decision, now_s: float, lead_s: float, switch_s: float) -> "VirtualFleet":
         """With what a decision changes: workers switch, start or are removed; those that do not serve go first."""

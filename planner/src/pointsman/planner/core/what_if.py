@@ -15,12 +15,7 @@ from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Decision, Load, Observation, Policy, Uncached, Worker, WorkerCondition
 from pointsman.planner.core.workload.arrival_forecast import RateForecaster
 
-SETTLING_TICKS = 30  # of the new load, before it is asked: longer ones than live, since nothing changes meanwhile
-SETTLED_S = 150.0  # at least
-SETTLED_LEADS = 1.1  # nothing is given back before the last start-up's time is known of
-ASKING_TICKS = 12  # guards that count ticks have their say
 WIDEST = 8.0  # nothing beyond so many times the present is looked at
-LOAD_BISECTIONS = 6  # to about 3 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +110,7 @@ def _turn(asked: Callable[[float], Decision | None], present: float | None, wide
     if found is None:
         return None
     near, far = 1.0, widest
-    for _ in range(LOAD_BISECTIONS):
+    for _ in range(6):  # to about 3 %
         middle = (near * far) ** 0.5
         answer = asked(middle)
         if answer is None:
@@ -139,11 +134,14 @@ def _asked(state: State, observation: Observation, policy: Policy, base: Perform
     # Workers that are taken as arrived have not shown how long a start takes.
     leads = replace(state.leads, starting=())
     state = replace(state, forecaster=RateForecaster(), memory=Memory(), leads=leads)
-    settled_s = max(SETTLED_S, SETTLED_LEADS * leads.lead_s(policy.start_s))
-    settling_s = max(policy.interval_s, settled_s / SETTLING_TICKS)
+    # First ticks of the new load, longer ones than live since nothing changes meanwhile. They last for a start-up at
+    # least: before that nothing is given back. Then as many as guards count.
+    settling_ticks, asking_ticks = 30, 12
+    settled_s = max(150.0, 1.1 * leads.lead_s(policy.start_s))
+    settling_s = max(policy.interval_s, settled_s / settling_ticks)
     at_s = observation.at_s
-    for tick in range(SETTLING_TICKS + ASKING_TICKS):
-        settling = tick < SETTLING_TICKS
+    for tick in range(settling_ticks + asking_ticks):
+        settling = tick < settling_ticks
         window_s = settling_s if settling else policy.interval_s
         at_s += window_s
         seen = replace(settled, at_s=at_s, window_s=window_s, plan_in_progress=settling)

@@ -9,14 +9,12 @@ from pointsman.planner.core.elastic.sizing import Expected, GroupLoad, GroupMode
 from pointsman.planner.core.elastic.steps import StepTime
 from pointsman.planner.core.elastic.types import GroupBounds, GroupDecision, GroupObservation
 from pointsman.planner.core.engine.startup_time import Leads
+from pointsman.planner.core.tuning import Tuning
 from pointsman.planner.core.types import Alternative, Load, Observation, Policy, Reason
 from pointsman.planner.core.workload.arrival_forecast import RateForecaster
 from pointsman.planner.core.workload.request_lengths import Lengths
 
 GROUP_STATE_VERSION: Final = 1
-QUANTILE: Final = 0.9  # of the forecast's errors: what capacity is planned for
-ALTERNATIVES_EACH_SIDE: Final = 2
-SEEN_SHARE: Final = 0.9  # of the time in which no more were needed that must have been looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +36,17 @@ def decide(
 ) -> tuple[GroupState, GroupDecision]:
     """One look. Never raises for what it does not know: it holds still and says so."""
     seen = observation.seen
-    leads = state.leads.look(observation.instances, now_s, policy.interval_s, policy.start_s)
+    leads = state.leads.look(observation.instances, now_s, policy.interval_s, policy.start_s, policy.tuning)
     lead_s = leads.lead_s(policy.start_s)
     state = replace(state, leads=leads)
-    observation = replace(observation, stuck=leads.stuck(now_s, policy.start_s))
+    observation = replace(observation, stuck=leads.stuck(now_s, policy.start_s, policy.tuning))
     if seen.load is None or seen.age_s > policy.stale_after_s:
-        gap = state.forecaster.observe(None, policy.interval_s, now_s, lead_s)
+        gap = state.forecaster.observe(None, policy.interval_s, now_s, lead_s, policy.tuning)
         return replace(state, forecaster=gap, unwanted_s=None), _stays(observation, Reason.STALE_METRICS, _why(seen))
-    state = _learned(state, observation, seen.load, now_s, lead_s)
+    state = _learned(state, observation, seen.load, now_s, lead_s, policy.tuning)
     model = _model(state, observation)
-    forecast = state.forecaster.at(lead_s + policy.interval_s, now_s, lead_s, QUANTILE)
+    quantile = policy.tuning.group_forecast_quantile
+    forecast = state.forecaster.at(lead_s + policy.interval_s, now_s, lead_s, quantile, policy.tuning)
     if forecast is None or isinstance(model, str) or state.lengths.prompt_tokens is None:
         missing = model if isinstance(model, str) else "no request has arrived yet"
         return replace(state, unwanted_s=None), _stays(
@@ -81,13 +80,15 @@ def _why(seen: Observation) -> str:
     return f"the metrics are {seen.age_s:.0f} s old, so nothing is changed"
 
 
-def _learned(state: GroupState, observation: GroupObservation, load: Load, now_s: float, lead_s: float) -> GroupState:
+def _learned(
+    state: GroupState, observation: GroupObservation, load: Load, now_s: float, lead_s: float, tuning: Tuning
+) -> GroupState:
     window_s = observation.seen.window_s
     manager = observation.manager
     return replace(
         state,
-        forecaster=state.forecaster.observe(load.arrivals_per_s * window_s, window_s, now_s, lead_s),
-        lengths=state.lengths.observe(load, window_s, now_s),
+        forecaster=state.forecaster.observe(load.arrivals_per_s * window_s, window_s, now_s, lead_s, tuning),
+        lengths=state.lengths.observe(load, window_s, now_s, tuning),
         steps=state.steps if manager is None else state.steps.observe(manager.steps),
     )
 
@@ -137,7 +138,7 @@ def _margin(
     answer_s = load.output_tokens * policy.objectives.tpot_ms / 1000
     requests = arrived.arrivals_per_s * window_s
     goal = policy.objectives.attainment
-    return state.margin.observe(shares[0] * shares[1], requests, window_s, goal, now_s, answer_s)
+    return state.margin.observe(shares[0] * shares[1], requests, window_s, goal, now_s, answer_s, policy.tuning)
 
 
 def _chosen(
@@ -171,7 +172,7 @@ def _chosen(
         stable_s = max(policy.scale_in_stabilization_s, state.leads.lead_s(policy.start_s))
         first_s = min(at_s for at_s, _ in state.wanted)
         last_s = max(at_s for at_s, _ in state.wanted)
-        if last_s - first_s >= SEEN_SHARE * stable_s:
+        if last_s - first_s >= 0.9 * stable_s:  # most of that time was looked at
             said = f"no more than {most_word} needed in the last {stable_s:.0f} s"
             return GroupDecision(Reason.SPARE_CAPACITY, said, highest, changes_layout=True)
     if wanted < now:
@@ -236,7 +237,7 @@ def _alternatives(
     """The chosen number first, then its neighbours."""
     chosen, now, goal = decision.instances, observation.desired, policy.objectives.attainment
     found = []
-    around = range(max(1, chosen - ALTERNATIVES_EACH_SIDE), min(most, chosen + ALTERNATIVES_EACH_SIDE) + 1)
+    around = range(max(1, chosen - 2), min(most, chosen + 2) + 1)
     for instances in sorted({chosen, now, *around}, key=lambda number: (number != chosen, number)):
         kept = model.expected(load, policy.objectives, instances).attainment
         why = ""

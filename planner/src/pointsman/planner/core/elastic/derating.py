@@ -12,17 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pointsman.planner.core.hysteresis import Rest, more_than_enough
+from pointsman.planner.core.tuning import SHIPPED, Tuning
 
-MARGIN_REQUESTS: Final = 600.0  # memory of the attainment
-DOUBT: Final = 2.0  # standard errors, by which too few must have been in time before anything is made of it
-LOOK_S: Final = 2.5  # for so long, of what the model calls enough:
-LESS: Final = 0.985  # … while too few are within the objective
-MORE: Final = 1.0005  # … and while more are than asked for
-MOST_LOOKS: Final = 4.0  # at once, however long nothing was seen
 LEAST: Final = 0.5  # twice as many workers as the model asks for
-ANSWERS: Final = 3.0  # of the mean length, until nearly all that began before the pool was enough have ended
-REST_S: Final = 600.0
-MOST_REST_S: Final = 7200.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +29,14 @@ class Margin:
     rest: Rest = field(default_factory=Rest)
 
     def observe(
-        self, attainment: float, requests: float, window_s: float, goal: float, now_s: float, answer_s: float
+        self,
+        attainment: float,
+        requests: float,
+        window_s: float,
+        goal: float,
+        now_s: float,
+        answer_s: float,
+        tuning: Tuning = SHIPPED,
     ) -> "Margin":
         """Take a window with so many requests, in which the pool was enough by the model or clients got enough.
 
@@ -46,18 +45,25 @@ class Margin:
         """
         if self.enough_since_s is None:
             return replace(self, enough_since_s=now_s)
-        if now_s - self.enough_since_s < ANSWERS * answer_s or requests <= 0:
-            return self
-        counted = min(self.requests, MARGIN_REQUESTS) + requests
+        if now_s - self.enough_since_s < 3 * answer_s or requests <= 0:
+            return self  # until then nearly all have ended that began before
+        counted = min(self.requests, 600.0) + requests
         before = attainment if self.attainment is None else self.attainment
         seen = before + requests / counted * (attainment - before)
-        share, rest, looks = self.share, self.rest, min(window_s / LOOK_S, MOST_LOOKS)
-        chance = DOUBT * math.sqrt(goal * (1 - goal) / counted) + 1 / counted  # of few answers one is late by chance
+        # Steps are for 2.5 s of what the model calls enough; of four at most, however long nothing was seen.
+        share, rest, looks = self.share, self.rest, min(window_s / 2.5, 4.0)
+        # Two standard errors; and of few answers one is late by chance.
+        chance = 2 * math.sqrt(goal * (1 - goal) / counted) + 1 / counted
         # What is remembered of a shortage that is over lowers nothing.
         if attainment < goal and seen < goal - chance:
-            share, rest = max(LEAST, share * LESS**looks), rest.lowered(now_s, REST_S, MOST_REST_S)
-        elif share < 1 and seen >= more_than_enough(goal) and rest.since_lowered_s(now_s) >= rest.rest_s:
-            share, rest = min(1.0, share * MORE**looks), rest.raised(now_s)
+            first_s = 10 * tuning.holdoff_s
+            share, rest = max(LEAST, share * 0.985**looks), rest.lowered(now_s, first_s, 12 * first_s)
+        elif (
+            share < 1
+            and seen >= more_than_enough(goal, tuning.attainment_headroom)
+            and rest.since_lowered_s(now_s) >= rest.rest_s
+        ):
+            share, rest = min(1.0, share * 1.0005**looks), rest.raised(now_s)
         return replace(self, share=share, attainment=seen, requests=counted, rest=rest)
 
     def interrupted(self) -> "Margin":

@@ -28,7 +28,6 @@ from pointsman.planner.core.sizing.queueing import delayed_wait_s, erlang_c
 from pointsman.planner.core.types import Objectives
 from pointsman.serving.elastic.latency_model import LatencyModel
 
-PREFILL_SHARE: Final = 0.5  # of a TTFT objective that the prefill itself may take before a larger degree is used
 _NORMAL: Final = NormalDist()
 
 
@@ -106,7 +105,7 @@ class GroupModel:
 
     def _prefill(self, length: float, objectives: Objectives, instances: int) -> tuple[float, float]:
         """(instance-seconds, seconds until its first token) of a prompt that is alone."""
-        patience_s = PREFILL_SHARE * objectives.ttft_for(length) / 1000
+        patience_s = 0.5 * objectives.ttft_for(length) / 1000
         degrees = self.latency.degrees_up_to(min(instances, self.max_degree)) or [min(self.latency.by_degree)]
         times = [(degree, self.latency.by_degree[degree].seconds(length, length * length)) for degree in degrees]
         in_time = [each for each in times if each[1] <= patience_s]

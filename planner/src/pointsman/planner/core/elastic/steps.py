@@ -8,9 +8,6 @@ from typing import Final
 
 from pointsman.serving.elastic.step_sums import StepSums
 
-FADE: Final = 0.98  # weight of a look relative to the next one
-SPREAD: Final = 0.2  # coefficient of variation of the batches, from which on they say how a step grows
-MOST_BATCH: Final = 1024.0
 NOTHING: Final = StepSums(0.0, 0.0, 0.0, 0.0, 0.0)
 
 
@@ -22,7 +19,7 @@ class StepTime:
 
     def observe(self, added: StepSums) -> "StepTime":
         """Take what the manager counted since the last look; nothing fades while it decodes nothing."""
-        return self if added.steps <= 0 else StepTime(self.sums.scaled(FADE).plus(added))
+        return self if added.steps <= 0 else StepTime(self.sums.scaled(0.98).plus(added))
 
     @property
     def line(self) -> tuple[float, float] | None:
@@ -48,12 +45,12 @@ class StepTime:
 
     @property
     def slope_is_known(self) -> bool:
-        """Whether the batches differed enough."""
+        """Whether the batches differed enough, by a fifth of their mean."""
         sums = self.sums
         if sums.steps <= 0:
             return False
         batch = sums.requests / sums.steps
-        return sums.requests_squared / sums.steps - batch * batch >= (SPREAD * batch) ** 2
+        return sums.requests_squared / sums.steps - batch * batch >= (0.2 * batch) ** 2
 
     def batch(self, seconds: float) -> float:
         """Requests in a step of so many seconds."""
@@ -63,4 +60,4 @@ class StepTime:
         fixed, each = line
         if fixed >= seconds:
             return 0.0
-        return MOST_BATCH if each <= 0 else min(MOST_BATCH, (seconds - fixed) / each)
+        return min(1024.0, (seconds - fixed) / each) if each > 0 else 1024.0

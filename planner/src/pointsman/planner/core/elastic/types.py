@@ -1,13 +1,10 @@
 """What is seen of an elastic group, and what is decided."""
 
 from dataclasses import dataclass, replace
-from typing import Final
 
-from pointsman.planner.core.types import Alternative, Observation, Reason, Switch, Worker, WorkerCondition
+from pointsman.planner.core.types import SERVES, Alternative, Observation, Reason, Switch, Worker, WorkerCondition
 from pointsman.serving.elastic.latency_model import LatencyModel
 from pointsman.serving.elastic.step_sums import StepSums
-
-SERVES: Final = (WorkerCondition.ACTIVE, WorkerCondition.UNREACHABLE)
 
 
 @dataclass(frozen=True, slots=True)

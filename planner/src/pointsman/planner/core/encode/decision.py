@@ -9,7 +9,6 @@ from typing import Final
 
 from pointsman.planner.core.encode.target import EncodeMemory, EncodeTarget
 from pointsman.planner.core.sizing.pool_targets import Targets
-from pointsman.planner.core.switch_guards import DEAD_BAND
 from pointsman.planner.core.types import Decision, Layout, Observation, Policy, Reason, WorkerCondition
 
 _QUIET: Final = (Reason.STEADY, Reason.THRESHOLD, Reason.FLOW_CONTROL)
@@ -62,7 +61,7 @@ def _split(target: EncodeTarget, observation: Observation, policy: Policy, wante
 
     able = [n for n in range(least[0], target.workers + 1) if others(n) >= least[1]] or [least[0]]
     best, stays = max(able, key=served), min(max(there(observation), able[0]), able[-1])
-    encode = best if served(best) > (1 + DEAD_BAND) * served(stays) else stays
+    encode = best if served(best) > (1 + policy.tuning.switch_min_gain) * served(stays) else stays
     return encode, others(encode)
 
 
@@ -104,7 +103,7 @@ def with_encode(
         )
     # What prefill and decode have or get in this decision is theirs; the rest of the budget is for more that encode.
     left = policy.max_gpus - (decision.prefill + decision.decode) * observation.gpus_each
-    stuck = len(memory.leads.stuck(observation.at_s, policy.start_s))
+    stuck = len(memory.leads.stuck(observation.at_s, policy.start_s, policy.tuning))
     active = sum(w.condition is WorkerCondition.ACTIVE for w in observation.encode_workers)
     # Others start in the place of the stuck ones, which are given up when those serve.
     asked = shares.encode + (stuck if active < max(shares.encode, target.needed) else 0)

@@ -14,13 +14,9 @@ images that are there, some are always before the last one.
 
 import math
 from dataclasses import dataclass
-from typing import Final
 
-from pointsman.planner.core.sizing.operating_point import LEAST_SLACK_SHARE, MAX_UTILISATION
 from pointsman.planner.core.sizing.queueing import delayed_wait_s, erlang_c
-
-IMAGE_SCV: Final = 0.5  # of the time of single images: their sizes differ, and only the mean is measured
-WAIT_SHARE: Final = 0.5  # of what TTFT leaves beside all services: as much may be waited for an encode as for a prefill
+from pointsman.planner.core.tuning import SHIPPED, Tuning
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +30,8 @@ class EncodeQueue:
     image_s: float
     room_s: float
     ttft_s: float
-    image_scv: float = IMAGE_SCV
+    image_scv: float = 0.5  # of the time of single images: their sizes differ, and only the mean is measured
+    tuning: Tuning = SHIPPED
 
     @property
     def work_s(self) -> float:
@@ -48,8 +45,11 @@ class EncodeQueue:
         return steps * self.image_s
 
     def patience_s(self, rate_per_s: float, workers: int) -> float:
-        """How long a request may wait for its first image's begin; below 0: it is late even so."""
-        return WAIT_SHARE * (self.room_s - self.alone_s(rate_per_s, workers))
+        """How long a request may wait for its first image's begin; below 0: it is late even so.
+
+        Half of what TTFT leaves beside all services: as much may be waited for an encode as for a prefill.
+        """
+        return 0.5 * (self.room_s - self.alone_s(rate_per_s, workers))
 
     def wait(self, rate_per_s: float, arrival_scv: float, workers: int) -> tuple[float, float]:
         """(the share of requests that wait for their first image's begin, how long those wait on average)."""
@@ -78,7 +78,7 @@ class EncodeQueue:
 
     def busy(self, rate_per_s: float) -> float:
         """Workers that such a rate keeps as busy as they may be; no whole number."""
-        return rate_per_s * self.work_s / MAX_UTILISATION
+        return rate_per_s * self.work_s / self.tuning.max_prefill_utilization
 
     def workers(self, rate_per_s: float, arrival_scv: float, late: float, most: int) -> int:
         """The least pool where at most a share ``late`` of the requests waits longer than it may, or ``most``.
@@ -91,7 +91,7 @@ class EncodeQueue:
         least_s = self._least_patience_s
         reachable = self.patience_s(0.0, most) >= least_s
         for workers in range(1, most):
-            if rate_per_s * self.work_s > MAX_UTILISATION * workers:
+            if rate_per_s * self.work_s > self.tuning.max_prefill_utilization * workers:
                 continue
             patience_s = self.patience_s(rate_per_s, workers)
             if reachable and patience_s < least_s:
@@ -102,4 +102,4 @@ class EncodeQueue:
 
     @property
     def _least_patience_s(self) -> float:
-        return WAIT_SHARE * LEAST_SLACK_SHARE * self.ttft_s
+        return 0.5 * self.tuning.min_slack_share * self.ttft_s

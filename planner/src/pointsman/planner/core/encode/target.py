@@ -7,21 +7,16 @@ grow, keep. One budget holds for all pools.
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from pointsman.planner.core.encode.queue import EncodeQueue
 from pointsman.planner.core.engine.startup_time import Leads
-from pointsman.planner.core.sizing.demand import CLEAR_S, Pool, is_sudden, last_fall_s, late_share
-from pointsman.planner.core.sizing.operating_point import MAX_UTILISATION, OperatingPoint
-from pointsman.planner.core.sizing.pool_targets import TOLERANCE, Needs, Patience
-from pointsman.planner.core.types import EncodeLoad, Observation, Policy, WorkerCondition
+from pointsman.planner.core.sizing.demand import Pool, is_sudden, last_fall_s, late_share
+from pointsman.planner.core.sizing.operating_point import OperatingPoint
+from pointsman.planner.core.sizing.pool_targets import Needs, Patience
+from pointsman.planner.core.tuning import SHIPPED, Tuning
+from pointsman.planner.core.types import SERVES, EncodeLoad, Observation, Policy
 from pointsman.planner.core.workload.arrival_forecast import RateForecaster
-from pointsman.planner.core.workload.request_lengths import CERTAIN, LEAST_CHANGE, LEAST_SPREAD
-
-IMAGES_MEMORY: Final = 200.0  # images behind the mean time of one …
-REQUESTS_MEMORY: Final = 600.0  # … and requests behind the mean number of images …
-RECENT_REQUESTS: Final = 60.0  # … or behind the one that takes its place when the two differ
-FEWEST_REQUESTS: Final = 25.0  # that had images, before anything is scaled
+from pointsman.planner.core.workload.request_lengths import LEAST_SPREAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +30,20 @@ class Images:
     recent: float = 1.0
     recent_squared: float = 1.0
 
-    def observe(self, images: float, squared: float, requests: float) -> "Images":
-        """Take the means over so many requests."""
+    def observe(self, images: float, squared: float, requests: float, tuning: Tuning = SHIPPED) -> "Images":
+        """Take the means over so many requests. The mean is of 600, or of 60 once those differ."""
         if self.mean is None:
             return Images(requests, images, squared, images, squared)
-        count = min(self.requests + requests, REQUESTS_MEMORY)
-        weight, quick = min(1.0, requests / count), min(1.0, requests / RECENT_REQUESTS)
+        few, count = 60.0, min(self.requests + requests, 600.0)
+        weight, quick = min(1.0, requests / count), min(1.0, requests / few)
         mean, squares = self.mean + weight * (images - self.mean), self.squared + weight * (squared - self.squared)
         recent = self.recent + quick * (images - self.recent)
         recent_squared = self.recent_squared + quick * (squared - self.recent_squared)
         variance = max(squares - mean * mean, (LEAST_SPREAD * mean) ** 2)
-        error = math.sqrt(variance / (2 * RECENT_REQUESTS))  # of a mean that fades
-        if count > 2 * RECENT_REQUESTS and abs(recent - mean) > max(CERTAIN * error, LEAST_CHANGE * mean):
-            return Images(RECENT_REQUESTS, recent, recent_squared, recent, recent_squared)
+        error = math.sqrt(variance / (2 * few))  # of a mean that fades
+        certain = max(tuning.length_change_sigmas * error, tuning.min_length_change * mean)
+        if count > 2 * few and abs(recent - mean) > certain:
+            return Images(few, recent, recent_squared, recent, recent_squared)
         return Images(count, mean, squares, recent, recent_squared)
 
     @property
@@ -73,15 +69,15 @@ class EncodeMemory:
         if policy.encode is None:
             return self
         now_s, window_s = observation.at_s, observation.window_s
-        leads = self.leads.look(observation.encode_workers, now_s, window_s, policy.start_s)
+        leads = self.leads.look(observation.encode_workers, now_s, window_s, policy.start_s, policy.tuning)
         seen = replace(self, leads=replace(leads, start_s=None) if policy.start_is_told else leads)
-        load, lead_s = observation.encode, seen.lead_s(policy)
+        load, lead_s, tuning = observation.encode, seen.lead_s(policy), policy.tuning
         if load is None or window_s <= 0:
-            return replace(seen, forecaster=self.forecaster.observe(None, policy.interval_s, now_s, lead_s))
+            return replace(seen, forecaster=self.forecaster.observe(None, policy.interval_s, now_s, lead_s, tuning))
         requests = load.requests_per_s * window_s
         return replace(
-            seen._measured(load, requests),
-            forecaster=self.forecaster.observe(requests, window_s, now_s, lead_s),
+            seen._measured(load, requests, tuning),
+            forecaster=self.forecaster.observe(requests, window_s, now_s, lead_s, tuning),
             requests=min(self.requests + requests, 1e9),
         )
 
@@ -99,15 +95,16 @@ class EncodeMemory:
             image_s=math.exp(self.log_image_ms) / 1000,
             room_s=point.room_s,
             ttft_s=point.ttft_s,
+            tuning=point.tuning,
         )
 
-    def _measured(self, load: EncodeLoad, requests: float) -> "EncodeMemory":
+    def _measured(self, load: EncodeLoad, requests: float, tuning: Tuning) -> "EncodeMemory":
         images, log_ms = self.images, self.log_image_ms
         if load.images is not None and load.squared_images is not None and requests > 0:
-            images = images.observe(max(1.0, load.images), max(1.0, load.squared_images), requests)
+            images = images.observe(max(1.0, load.images), max(1.0, load.squared_images), requests, tuning)
         if load.image_ms is not None and load.image_ms > 0:
             seen = math.log(load.image_ms)
-            weight = min(1.0, max(1.0, requests * (load.images or 1.0)) / IMAGES_MEMORY)
+            weight = min(1.0, max(1.0, requests * (load.images or 1.0)) / tuning.memory_requests)
             log_ms = seen if log_ms is None else log_ms + weight * (seen - log_ms)
         return replace(self, images=images, log_image_ms=log_ms)
 
@@ -142,10 +139,10 @@ def target(
 
     ``point``: what the requests are to the other pools.
     """
-    bounds, queue, now_s = policy.encode, memory.queue(point), observation.at_s
+    bounds, queue, now_s, tuning = policy.encode, memory.queue(point), observation.at_s, policy.tuning
     lead_s = memory.lead_s(policy)
-    present, ahead = (memory.forecaster.at(s, now_s, lead_s, 0.5) for s in (0.0, lead_s))
-    if bounds is None or queue is None or present is None or ahead is None or memory.requests < FEWEST_REQUESTS:
+    present, ahead = (memory.forecaster.at(s, now_s, lead_s, 0.5, tuning) for s in (0.0, lead_s))
+    if bounds is None or queue is None or present is None or ahead is None or memory.requests < tuning.ready_requests:
         return memory, None
     pool = _pool(memory, observation, policy)
     has, scv, rate_per_s = pool.committed, memory.forecaster.dispersion, max(present.expected, 1e-3)
@@ -159,21 +156,22 @@ def target(
 
     def need(rate: float, queued: float = 0.0) -> int:
         found = queue.workers(rate, scv, late, most)
-        extra = min(rate, queued / CLEAR_S) if queued > max(5.0, 2 * rate) else 0.0
-        return max(found, min(most, math.ceil((rate + extra) * queue.work_s / MAX_UTILISATION - 1e-9)))
+        extra = min(rate, queued / tuning.queue_clear_s) if queued > max(5.0, 2 * rate) else 0.0
+        return max(found, min(most, math.ceil((rate + extra) * queue.work_s / tuning.max_prefill_utilization - 1e-9)))
 
     ahead_per_s, keep_s = ahead.expected, max(policy.scale_in_stabilization_s, memory.leads.lead_s(policy.start_s))
     window_s = observation.window_s
     needed, needed_now = need(ahead_per_s, waiting), need(rate_per_s, waiting)
-    patience, grow = memory.patience.grow(needed, has, now_s, window_s, sudden=is_sudden(memory.forecaster, now_s))
+    sudden, enough_ahead = is_sudden(memory.forecaster, now_s, tuning), need(tuning.rate_headroom * ahead_per_s)
+    patience, grow = memory.patience.grow(needed, has, now_s, window_s, sudden=sudden, tuning=tuning)
     memory = replace(
         memory,
         patience=patience,
-        needs=memory.needs.observe(needed, max(needed, need(TOLERANCE * ahead_per_s)), has, now_s, window_s, keep_s),
+        needs=memory.needs.observe(needed, max(needed, enough_ahead), has, now_s, window_s, keep_s, tuning),
     )
     grow = grow if policy.scale_out else min(grow, has)
     fell_s = last_fall_s(memory.forecaster, now_s, lead_s)
-    kept = min(has, memory.needs.kept(now_s, keep_s, pool.active, fell_s))
+    kept = min(has, memory.needs.kept(now_s, keep_s, pool.active, fell_s, tuning))
     stays = kept if policy.scale_in and not observation.unread else has
     wanted = min(max(grow, stays, least), most)
     share = min(1.0, rate_per_s / max(all_per_s, 1e-9))
@@ -194,6 +192,5 @@ def target(
 
 
 def _pool(memory: EncodeMemory, observation: Observation, policy: Policy) -> Pool:
-    able = (WorkerCondition.ACTIVE, WorkerCondition.UNREACHABLE)
-    starting = memory.leads.ready_in_s(None, observation.at_s, policy.start_s)
-    return Pool(sum(w.condition in able for w in observation.encode_workers), tuple(starting))
+    starting = memory.leads.ready_in_s(None, observation.at_s, policy.start_s, policy.tuning)
+    return Pool(sum(w.condition in SERVES for w in observation.encode_workers), tuple(starting))

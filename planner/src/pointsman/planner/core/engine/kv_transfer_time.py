@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from typing import Final
 
 KEPT: Final = 120  # windows
-LEAST_TOKENS: Final = 256.0  # pulled in a window, before it says anything
-QUICK_SHARE: Final = 0.1  # of the windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +19,7 @@ class Transfers:
 
     def observe(self, seconds: float | None, tokens: float | None) -> "Transfers":
         """Take a window: seconds that all pulls took together, and the tokens they brought; None: not known."""
-        if seconds is None or tokens is None or tokens < LEAST_TOKENS or seconds <= 0:
+        if seconds is None or tokens is None or tokens < 256 or seconds <= 0:  # fewer tokens say too little
             return self
         return Transfers((*self.windows[1 - KEPT :], seconds / tokens))
 
@@ -30,4 +28,4 @@ class Transfers:
         """What one token takes while nothing else is pulled; 0 until something was, since most networks are quick."""
         if not self.windows:
             return 0.0
-        return sorted(self.windows)[int(QUICK_SHARE * (len(self.windows) - 1))]
+        return sorted(self.windows)[int(0.1 * (len(self.windows) - 1))]

@@ -7,7 +7,7 @@ below 0, since no engine gets faster by more work.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -16,20 +16,8 @@ from pointsman.planner.core.engine.performance_model import CorrectedModel, Corr
 from pointsman.planner.core.types import EngineSample
 
 LEAST_MS: Final = 0.01  # of a pass or a step, where measurements that contradict each other are fitted by less
-BUCKETS_PER_OCTAVE: Final = 6.0
 MOST_BUCKETS: Final = 128  # of one role
-BUCKET_MEMORY: Final = 40.0  # samples
-FORGETTING: Final = 0.9997  # of every bucket, per sample of the role: what is not seen any more fades
-SAMPLES_PER_TICK: Final = 16  # of one role
-PREFILL_FIXED_SHARE: Final = 0.0  # a prompt's time is proportional to its length until it is known better
-SLOPE_DOUBT: Final = 1.0  # samples that lie as far from their mean as that is from 0, before a slope is half believed
-STEP_FIXED_SHARE: Final = 0.8  # a decode step mostly reads weights: 5.5 ms alone, 7 ms for eight (26 M model on CPU)
-CURVE_BUCKETS: Final = 4  # before a parabola is fitted …
-CURVE_REACH: Final = 2.0  # … and the largest input over the smallest
-RIDGE: Final = (1e-9, 1e-6, 1e-4)  # of the decode fit, per bucket: intercept, KV use, its square
-BATCH_RIDGE: Final = 1e-2  # per hundred sequences
 KV_UNIT: Final = 100_000.0
-MOST_PREFILLING: Final = 0.25  # of a decode worker's time: beyond it a mean step says little of decoding alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +31,8 @@ class Bucket:
     milliseconds: float
 
     def take(self, seen: int, tokens: float, batch: float, milliseconds: float) -> "Bucket":
-        """With one more sample; at most ``BUCKET_MEMORY`` older ones count."""
-        weight = min(self.faded(seen), BUCKET_MEMORY) + 1
+        """With one more sample; at most 40 older ones count."""
+        weight = min(self.faded(seen), 40.0) + 1
         share = 1 / weight
         return Bucket(
             seen,
@@ -55,8 +43,8 @@ class Bucket:
         )
 
     def faded(self, seen: int) -> float:
-        """Its weight after so many samples of the role."""
-        return float(self.weight * FORGETTING ** (seen - self.seen))
+        """Its weight after so many samples of the role: what is not seen any more fades."""
+        return float(self.weight * 0.9997 ** (seen - self.seen))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,19 +138,20 @@ def undisturbed(samples: Sequence[EngineSample], model: PerformanceModel, prompt
     found = []
     for sample in samples:
         prefilling = sample.local_tokens_per_s * a_token_s
-        if prefilling <= MOST_PREFILLING:
+        if prefilling <= 0.25:  # beyond it a mean step says little of decoding alone
             found.append(replace(sample, observed_ms=sample.observed_ms * (1 - prefilling)))
     return found
 
 
 def _octave(x: float) -> int:
-    return int(BUCKETS_PER_OCTAVE * math.log2(max(x, 1.0)))
+    """The number of a bucket, six an octave."""
+    return int(6.0 * math.log2(max(x, 1.0)))
 
 
-def _evenly(samples: list[EngineSample]) -> list[EngineSample]:
-    if len(samples) <= SAMPLES_PER_TICK:
+def _evenly(samples: list[EngineSample], most: int = 16) -> list[EngineSample]:
+    if len(samples) <= most:
         return samples
-    return [samples[i * len(samples) // SAMPLES_PER_TICK] for i in range(SAMPLES_PER_TICK)]
+    return [samples[i * len(samples) // most] for i in range(most)]
 
 
 def _take(
@@ -192,14 +181,15 @@ def _take(
 def _fit_prefill(buckets: list[Bucket]) -> tuple[float, float, float] | None:
     if not buckets:
         return None
-    if len(buckets) >= CURVE_BUCKETS and _reach(b.tokens for b in buckets) >= CURVE_REACH:
+    if _reaches(buckets):
         # Scaled, so that the normal equations are well conditioned.
         curve = _least_squares(
             [((1.0, b.tokens / 1e3, b.tokens * b.tokens / 1e6), b) for b in buckets], (1e-9, 1e-9, 1e-9)
         )
         if curve is not None and min(curve) >= 0:
             return curve[0], curve[1] / 1e3, curve[2] / 1e6
-    fixed, slope = _line([(b.tokens, b.milliseconds, b.weight) for b in buckets], PREFILL_FIXED_SHARE)
+    # A prompt's time is proportional to its length until it is known better.
+    fixed, slope = _line([(b.tokens, b.milliseconds, b.weight) for b in buckets], 0.0)
     return fixed, slope, 0.0
 
 
@@ -207,15 +197,16 @@ def _fit_step(buckets: list[Bucket]) -> tuple[float, float, float, float] | None
     if not buckets:
         return None
     known = [b for b in buckets if b.tokens > 1]
-    if len(known) >= CURVE_BUCKETS and _reach(b.tokens for b in known) >= CURVE_REACH:
+    if _reaches(known):
         for batch_counts in (1.0, 0.0):  # where the batch alone seems to make a step shorter it is left out
             rows = [
                 ((1.0, batch_counts * b.batch / 100, b.tokens / KV_UNIT, (b.tokens / KV_UNIT) ** 2), b) for b in known
             ]
-            curve = _least_squares(rows, (RIDGE[0], BATCH_RIDGE, RIDGE[1], RIDGE[2]))
+            curve = _least_squares(rows, (1e-9, 1e-2, 1e-6, 1e-4))
             if curve is not None and _rises(curve, max(b.tokens for b in known)):
                 return curve[0], batch_counts * curve[1] / 100, curve[2] / KV_UNIT, curve[3] / KV_UNIT**2
-    fixed, slope = _line([(b.batch, b.milliseconds, b.weight) for b in buckets], STEP_FIXED_SHARE)
+    # A decode step mostly reads weights: 5.5 ms alone, 7 ms for eight (26 M model on CPU).
+    fixed, slope = _line([(b.batch, b.milliseconds, b.weight) for b in buckets], 0.8)
     return fixed, slope, 0.0, 0.0
 
 
@@ -225,9 +216,10 @@ def _rises(curve: Sequence[float], most_tokens: float) -> bool:
     return curve[1] >= 0 and curve[2] >= 0 and curve[2] + 2 * curve[3] * reach >= 0
 
 
-def _reach(values: Iterable[float]) -> float:
-    listed = list(values)
-    return max(listed) / max(min(listed), 1e-9)
+def _reaches(buckets: Sequence[Bucket]) -> bool:
+    """Whether a parabola may be fitted: four buckets, of which the largest has twice the tokens of the smallest."""
+    tokens = [b.tokens for b in buckets]
+    return len(tokens) >= 4 and max(tokens) / max(min(tokens), 1e-9) >= 2
 
 
 def _line(points: list[tuple[float, float, float]], fixed_share: float) -> tuple[float, float]:
@@ -242,7 +234,7 @@ def _line(points: list[tuple[float, float, float]], fixed_share: float) -> tuple
     y = sum(w * p[1] for w, p in zip(weights, points, strict=True)) / total
     xx = sum(w * (p[0] - x) ** 2 for w, p in zip(weights, points, strict=True)) / total
     likely = (1 - fixed_share) * y / max(x, 1e-9)
-    doubt = SLOPE_DOUBT * x * x / sum(w for _, _, w in points)
+    doubt = x * x / sum(w for _, _, w in points)
     xy = sum(w * (p[0] - x) * (p[1] - y) for w, p in zip(weights, points, strict=True)) / total
     slope = (xy + doubt * likely) / max(xx + doubt, 1e-9)
     if slope < 0:

@@ -14,7 +14,9 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
+
+from pointsman.planner.core.tuning import SHIPPED
 
 
 class PerformanceModel(Protocol):
@@ -125,22 +127,17 @@ class GridModel:
 
 # --- correction ---
 
-RATIO_BOUNDS: Final = (0.25, 4.0)  # of a corrected time to the table's
-TABLE_WEIGHT: Final = 1.0  # of the table itself, in samples
-FIXED_DOUBT: Final = 1.0  # spread of samples (their number × variance) before a fixed part is half believed
-
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """Time = ``fixed_ms`` + ``factor`` × the table's time, within ``RATIO_BOUNDS``; so it rises as the table does."""
+    """Time = ``fixed_ms`` + ``factor`` × the table's time, within a bound; so it rises as the table does."""
 
     fixed_ms: float = 0.0
     factor: float = 1.0
 
-    def ms(self, table_ms: float) -> float:
-        """The corrected time of what takes ``table_ms`` by the table."""
-        low, high = RATIO_BOUNDS
-        return min(max(self.fixed_ms + self.factor * table_ms, low * table_ms), high * table_ms)
+    def ms(self, table_ms: float, bound: float = SHIPPED.model_ratio_bound) -> float:
+        """The corrected time of what takes ``table_ms`` by the table: at most ``bound`` times as long or as short."""
+        return min(max(self.fixed_ms + self.factor * table_ms, table_ms / bound), bound * table_ms)
 
     @classmethod
     def fitted(cls, seen: Iterable[tuple[float, float, float]]) -> "Correction":
@@ -156,9 +153,9 @@ class Correction:
         ratio = sum(weight * ratio for _, ratio, weight in points) / total
         # A line of the ratio over the inverse of the table's time, about the middle of what was seen: its rise there is
         # the fixed part's share of the time.
-        spread = FIXED_DOUBT + sum(weight * (inverse / mean - 1) ** 2 for inverse, _, weight in points)
+        spread = 1 + sum(weight * (inverse / mean - 1) ** 2 for inverse, _, weight in points)
         fixed = sum(weight * (inverse / mean - 1) * (each - ratio) for inverse, each, weight in points) / spread
-        middle = (ratio * total + TABLE_WEIGHT) / (total + TABLE_WEIGHT)
+        middle = (ratio * total + 1) / (total + 1)  # the table counts as one sample
         return cls(fixed / mean, max(0.0, middle - fixed))
 
 
@@ -169,9 +166,10 @@ class CorrectedModel:
     base: PerformanceModel
     prefill: Correction = Correction()
     decode: Correction = Correction()
+    ratio_bound: float = SHIPPED.model_ratio_bound
 
     def prefill_ms(self, new_tokens: float, prefix_tokens: float) -> float:
-        return self.prefill.ms(self.base.prefill_ms(new_tokens, prefix_tokens))
+        return self.prefill.ms(self.base.prefill_ms(new_tokens, prefix_tokens), self.ratio_bound)
 
     def decode_step_ms(self, batch: float, kv_tokens: float) -> float:
-        return self.decode.ms(self.base.decode_step_ms(batch, kv_tokens))
+        return self.decode.ms(self.base.decode_step_ms(batch, kv_tokens), self.ratio_bound)

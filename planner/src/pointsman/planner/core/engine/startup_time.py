@@ -16,24 +16,17 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pointsman.api.protocol.names import Role
-from pointsman.planner.core.types import EncodeWorker, Observation, Policy, Worker, WorkerCondition
+from pointsman.planner.core.tuning import SHIPPED, Tuning
+from pointsman.planner.core.types import (
+    MAX_WORKERS,
+    SERVES,
+    EncodeWorker,
+    Policy,
+    Worker,
+    WorkerCondition,
+)
 
-SERVES: Final = (WorkerCondition.ACTIVE, WorkerCondition.UNREACHABLE)
-MOST_STARTING: Final = 256  # remembered by name
 MOST_ENDED: Final = 16  # starts remembered
-FADE: Final = 0.9  # weight of a start relative to the next one
-TYPICAL: Final = 0.5  # the quantile that is planned with
-LATE: Final = 1.25  # as many times its expected moment before a start is expected at a later one
-STUCK_LEADS: Final = 4.0  # one that starts so many leads is stuck and teaches nothing
-SHORTEST_S: Final = 1.0
-LONGEST_GAP_S: Final = 60.0  # between two looks: what happened in a longer one happened nobody knows when
-MOST_SERVING: Final = 512  # remembered by name
-# Before any start is known: 90 s for a model of 8 billion parameters, 5 minutes for 70, half an hour at most.
-EMPTY_S: Final = 60.0  # of a model without weights: image, engine, compilation
-PER_BILLION_S: Final = 3.6  # 2 GB of weights
-LONGEST_BELIEF_S: Final = 1800.0
-USUAL_BILLIONS: Final = 8.0  # of a model whose name has no size, on one GPU …
-BILLIONS_PER_GPU: Final = 20.0  # … and on several
 _SIZE: Final = re.compile(r"(?<![a-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)b(?![a-z0-9])", re.IGNORECASE)
 
 
@@ -50,18 +43,19 @@ class Leads:
     returning: tuple[str, ...] = ()  # of ``starting``: they served before, so it is no start and teaches nothing
     serving: tuple[str, ...] = ()  # at the last look, or before the switch that they are in
 
-    def observe(self, observation: Observation, window_s: float, believed_s: float) -> "Leads":
-        """Compare who starts and who serves with before."""
-        return self.look(observation.workers, observation.at_s, window_s, believed_s)
-
     def look(
-        self, workers: Iterable[Worker | EncodeWorker], now_s: float, window_s: float, believed_s: float
+        self,
+        workers: Iterable[Worker | EncodeWorker],
+        now_s: float,
+        window_s: float,
+        believed_s: float,
+        tuning: Tuning = SHIPPED,
     ) -> "Leads":
-        """The same, of these workers."""
+        """Compare who starts and who serves with before."""
         workers = tuple(workers)
         gap_s = window_s if self.looked_s is None else max(0.0, now_s - self.looked_s)
         # The planner was away: of a start that ended meanwhile it is known that it lasted until then, and no more.
-        away = gap_s > max(LONGEST_GAP_S, 2 * window_s)
+        away = gap_s > max(tuning.max_evaluation_gap_s, 2 * window_s)
         # What happened since the last look happened half of that ago, on average.
         half_s = (window_s if away else gap_s) / 2
         until_s = self.looked_s if away and self.looked_s is not None else now_s - half_s
@@ -70,13 +64,13 @@ class Leads:
         lead_s = self.lead_s(believed_s)
         ended, overtaken_s = list(self.ended), self.overtaken_s
         for name, since_s in known.items():
-            condition, took_s = conditions.get(name), max(SHORTEST_S, until_s - since_s)
+            condition, took_s = conditions.get(name), max(1.0, until_s - since_s)
             if name in self.returning:
                 continue
             serves = condition in SERVES
             if serves and not away and name not in self.untimed:
                 ended.insert(0, (took_s, True))
-            elif condition is not WorkerCondition.STARTING and lead_s < took_s < STUCK_LEADS * believed_s:
+            elif condition is not WorkerCondition.STARTING and lead_s < took_s < tuning.stuck_start_factor * believed_s:
                 ended.insert(0, (took_s, False))  # it was taken away before it served, or took longer than that
             if serves:
                 overtaken_s = since_s if overtaken_s is None else max(overtaken_s, since_s)
@@ -84,7 +78,7 @@ class Leads:
             (w.name, w.role, known.get(w.name, now_s - half_s))
             for w in workers
             if w.condition is WorkerCondition.STARTING
-        )[:MOST_STARTING]
+        )[:MAX_WORKERS]
         served = {*self.serving, *self.returning}
         unseen = away or self.looked_s is None
         seen = replace(
@@ -99,80 +93,85 @@ class Leads:
                 w.name
                 for w in workers
                 if w.condition in SERVES or (w.condition is WorkerCondition.SWITCHING and w.name in served)
-            )[:MOST_SERVING],
+            )[:MAX_WORKERS],
         )
-        return replace(seen, start_s=seen._typical_s(now_s, believed_s))
+        return replace(seen, start_s=seen._typical_s(now_s, believed_s, tuning))
 
     def lead_s(self, believed_s: float) -> float:
         """How long a start typically takes, learned or believed."""
         return self.start_s if self.start_s is not None else believed_s
 
-    def ready_in_s(self, role: Role | None, now_s: float, believed_s: float) -> list[float]:
+    def ready_in_s(self, role: Role | None, now_s: float, believed_s: float, tuning: Tuning = SHIPPED) -> list[float]:
         """When each starting worker of a role is expected to serve, soonest first, in seconds from now.
 
         Those that are stuck are not among them.
         """
         return sorted(
-            self._remaining_s(now_s - since_s, believed_s)
+            self._remaining_s(now_s - since_s, believed_s, tuning)
             for _, r, since_s in self.starting
-            if r is role and not self._is_stuck(since_s, now_s, believed_s)
+            if r is role and not self._is_stuck(since_s, now_s, believed_s, tuning)
         )
 
-    def stuck(self, now_s: float, believed_s: float) -> frozenset[str]:
+    def stuck(self, now_s: float, believed_s: float, tuning: Tuning = SHIPPED) -> frozenset[str]:
         """Names of starting workers that nobody should wait for."""
-        return frozenset(name for name, _, since_s in self.starting if self._is_stuck(since_s, now_s, believed_s))
+        return frozenset(
+            name for name, _, since_s in self.starting if self._is_stuck(since_s, now_s, believed_s, tuning)
+        )
 
-    def _is_stuck(self, since_s: float, now_s: float, believed_s: float) -> bool:
+    def _is_stuck(self, since_s: float, now_s: float, believed_s: float, tuning: Tuning) -> bool:
         """Far beyond what any start took, while one that began no earlier serves already; or far beyond any belief."""
         age_s, lead_s = now_s - since_s, self.lead_s(believed_s)
-        hopeless_s = STUCK_LEADS * max(lead_s, believed_s)
+        hopeless_s = tuning.stuck_start_factor * max(lead_s, believed_s)
         if self.overtaken_s is None or since_s > self.overtaken_s:
             return age_s > hopeless_s
         # It may have failed and begun again once.
         longest_s = max((took_s for took_s, served in self.ended if served), default=0.0)
-        return age_s > min(hopeless_s, LATE * max(2 * lead_s, longest_s))
+        return age_s > min(hopeless_s, tuning.late_start_factor * max(2 * lead_s, longest_s))
 
-    def _remaining_s(self, age_s: float, believed_s: float) -> float:
-        lead_s = self.lead_s(believed_s)
-        if age_s <= LATE * lead_s:
+    def _remaining_s(self, age_s: float, believed_s: float, tuning: Tuning) -> float:
+        lead_s, late = self.lead_s(believed_s), tuning.late_start_factor
+        if age_s <= late * lead_s:
             return max(0.0, lead_s - age_s)
         longer = sorted(took_s for took_s, served in self.ended if served and took_s > age_s)
         if longer:  # as those that were late before
             return longer[len(longer) // 2] - age_s
         # Nothing is known but that most would serve by now: it failed, and begins again.
-        return max(0.0, lead_s * math.ceil(age_s / lead_s - (LATE - 1)) - age_s)
+        return max(0.0, lead_s * math.ceil(age_s / lead_s - (late - 1)) - age_s)
 
-    def _typical_s(self, now_s: float, believed_s: float) -> float | None:
+    def _typical_s(self, now_s: float, believed_s: float, tuning: Tuning) -> float | None:
         """The median; where less than half of all were seen to serve, no less than what was seen so far."""
         running = [
             age_s
             for name, _, since_s in self.starting
-            if (age_s := now_s - since_s) < STUCK_LEADS * believed_s and name not in self.returning
+            if (age_s := now_s - since_s) < tuning.stuck_start_factor * believed_s and name not in self.returning
         ]
         lead_s = self.lead_s(believed_s)
         if not self.ended:
             longest_s = max(running, default=0.0)
             return longest_s if longest_s > lead_s else self.start_s
-        seen = [(took_s, FADE**number, served) for number, (took_s, served) in enumerate(self.ended)]
+        seen = [(took_s, 0.9**number, served) for number, (took_s, served) in enumerate(self.ended)]
         seen += [(age_s, 1.0, False) for age_s in running]
         left, at_risk = 1.0, sum(weight for _, weight, _ in seen)
         for seconds, weight, served in sorted(seen, key=lambda start: (start[0], not start[2])):
             if served:
                 left *= 1 - weight / at_risk
-                if left <= 1 - TYPICAL:
+                if left <= 0.5:
                     return seconds
             at_risk -= weight
         return max(lead_s, *(seconds for seconds, _, _ in seen))
 
 
-def start_of_model(model: str, gpus: int) -> float:
-    """Seconds until a worker serves, by the size in the model's name (``…-70B``, ``…-8x7B``), else by its GPUs."""
+def start_of_model(model: str, gpus: int, tuning: Tuning = SHIPPED) -> float:
+    """Seconds until a worker serves, by the size in the model's name (``…-70B``, ``…-8x7B``), else by its GPUs.
+
+    90 s for a model of 8 billion parameters, 5 minutes for 70, half an hour at most.
+    """
     size = _SIZE.search(model)
     if size is not None:
         billions = float(size[2]) * float(size[1] or 1)
     else:
-        billions = USUAL_BILLIONS if gpus <= 1 else BILLIONS_PER_GPU * gpus
-    return min(LONGEST_BELIEF_S, EMPTY_S + PER_BILLION_S * billions)
+        billions = 8.0 if gpus <= 1 else 20.0 * gpus
+    return min(1800.0, tuning.base_start_s + tuning.start_s_per_billion * billions)
 
 
 def with_pods_start(policy: Policy, pods_start_s: float | None) -> Policy:

@@ -14,7 +14,6 @@ from pointsman.planner.core.sizing.operating_point import OperatingPoint
 from pointsman.planner.core.types import Alternative, Layout, WorkerCondition
 from pointsman.serving.flow_control import UNBOUNDED
 
-MOST: Final = 12
 _NEIGHBOURS: Final = ((1, -1), (-1, 1), (1, 0), (0, 1), (-1, 0), (0, -1))
 
 
@@ -61,7 +60,7 @@ def _weighed(choice: Choice, chosen: _Weighed) -> list[_Weighed]:
     for layout in layouts:
         opposite = choice.policy.role_switch and bool(switches_between(now, layout))
         ways.append(_Weighed(layout, _after_switches(now, layout) if opposite else now))
-    return [way for way in dict.fromkeys(ways) if min(way.layout) >= 1][:MOST]
+    return [way for way in dict.fromkeys(ways) if min(way.layout) >= 1][:12]
 
 
 def _after_switches(now: Layout, layout: Layout) -> Layout:
@@ -76,8 +75,10 @@ def _lead_s(choice: Choice, weighed: _Weighed) -> float:
     for pool, role in enumerate(LANGUAGE_ROLES):
         of_role = [w.condition for w in observation.workers if w.role is role]
         moved = weighed.switched[pool] - choice.now[pool]
-        coming = leads.ready_in_s(role, observation.at_s, policy.start_s)
-        coming += [choice.state.switch_leads.lead_s] * (of_role.count(WorkerCondition.SWITCHING) + max(0, moved))
+        coming = leads.ready_in_s(role, observation.at_s, policy.start_s, policy.tuning)
+        coming += [choice.state.switch_leads.lead_s(policy.tuning)] * (
+            of_role.count(WorkerCondition.SWITCHING) + max(0, moved)
+        )
         missing = weighed.layout[pool] - observation.serving(role) - min(0, moved)
         if missing > len(coming):
             longest_s = max(longest_s, leads.lead_s(policy.start_s))

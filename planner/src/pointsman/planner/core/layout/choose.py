@@ -8,7 +8,7 @@ from pointsman.planner.core.layout import messages
 from pointsman.planner.core.layout.alternatives import considered
 from pointsman.planner.core.layout.rejection_reasons import Choice
 from pointsman.planner.core.layout.role_switches import SwitchStep, kept_by, switch, switches_between
-from pointsman.planner.core.layout.scaling import READY_REQUESTS, beyond_budget, limited, scaled
+from pointsman.planner.core.layout.scaling import beyond_budget, limited, scaled
 from pointsman.planner.core.sizing.operating_point import OperatingPoint
 from pointsman.planner.core.sizing.pool_targets import Targets
 from pointsman.planner.core.state import State
@@ -35,7 +35,7 @@ def layout(
         keeps = kept_by(point, observation, wanted.rate_per_s, state.forecaster.dispersion)
         state, step = switch(state, observation, policy, now_s, wanted, keeps)
     # 2. Starts and removals
-    known = state.requests >= READY_REQUESTS
+    known = state.requests >= policy.tuning.ready_requests
     target = scaled(observation, policy, wanted, step) if known or over else step.after
     # 3. What else there was
     switches, deferred = switches_between(now, step.after), step.deferred

@@ -5,15 +5,9 @@ and asked again, stops listening. It must be unwanted for as long as spare worke
 """
 
 from dataclasses import replace
-from typing import Final
 
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Decision, Layout, Observation, Policy, Reason
-
-UNWANTED_TICKS: Final = 12  # at least …
-# … and so many, or so long where they take longer: a guard may wait half of it, and begin anew.
-GUARDED_TICKS: Final = 48
-GUARDED_S: Final = 120.0
 
 
 def withdrawal(state: State, decision: Decision, observation: Observation, policy: Policy) -> tuple[State, Decision]:
@@ -27,8 +21,8 @@ def withdrawal(state: State, decision: Decision, observation: Observation, polic
     # What was looked at counts, not what has passed: while nobody looked it may have been wanted.
     unwanted_s = 0.0 if state.unwanted_s is None else state.unwanted_s + observation.window_s
     long_s = max(
-        UNWANTED_TICKS * policy.interval_s,
-        min(GUARDED_TICKS * policy.interval_s, GUARDED_S),
+        12 * policy.interval_s,
+        min(48 * policy.interval_s, 120.0),  # a guard may wait half of it, and begin again
         policy.scale_in_stabilization_s,
         state.leads.lead_s(policy.start_s),
     )

@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass
 
 from pointsman.api.protocol.names import LANGUAGE_ROLES
-from pointsman.planner.core.layout.role_switches import MOST_LOST, kept_by, weighed_switches
+from pointsman.planner.core.layout.role_switches import kept_by, weighed_switches
 from pointsman.planner.core.sizing.operating_point import OperatingPoint
-from pointsman.planner.core.sizing.pool_targets import PATIENCE_S, Targets, is_long
+from pointsman.planner.core.sizing.pool_targets import Targets, is_long
 from pointsman.planner.core.state import State
 from pointsman.planner.core.switch_guards import switches_at_a_time
 from pointsman.planner.core.types import Layout, Observation, Policy, WorkerCondition
@@ -45,7 +45,7 @@ def rejection(
     moved, at_a_time = abs(switched[0] - choice.now[0]), switches_at_a_time(choice.observation, choice.policy)
     if choice.switched != choice.now and moved > at_a_time:
         return f"{moved} workers would switch, at most {at_a_time} of {len(choice.observation.workers)} may at a time"
-    switch_s = choice.state.switch_leads.lead_s
+    switch_s = choice.state.switch_leads.lead_s(choice.policy.tuning)
     if choice.switched != choice.now and lead_s > switch_s and switched == choice.now:
         return f"would take {lead_s:.0f} s to start; a switch serves in {switch_s:.0f} s"
     if switched != choice.now and choice.switched == choice.now and sum(layout) == sum(choice.now):
@@ -136,7 +136,7 @@ def _gain(choice: Choice, point: OperatingPoint, layout: Layout) -> str:
     for _, gain, worth in found:
         if gain <= 0:
             return "serves no more of the present need"
-        if worth > 0 and keeps(layout[0] - choice.now[0]) < keeps(0) - MOST_LOST:
+        if worth > 0 and keeps(layout[0] - choice.now[0]) < keeps(0) - choice.policy.tuning.max_attainment_loss:
             then, now = keeps(layout[0] - choice.now[0]), keeps(0)
             return f"serving workers would keep {then:.0%} within objectives, not {now:.0%}"
         return f"serves {gain:.1%} more of the present need, a switch must gain {gain - worth:.1%}"
@@ -169,15 +169,17 @@ def _kept(choice: Choice, layout: Layout, fewer: list[int]) -> str:
 def _more(choice: Choice, layout: Layout) -> str:
     """Why workers that the chosen layout does not have are not started."""
     wanted, target, now, wanting = choice.wanted, choice.target, choice.now, choice.state.wanting
+    tuning = choice.policy.tuning
     more = [pool for pool in (0, 1) if layout[pool] > target[pool]]
     for pool in more:
         if choice.deferred is not None and wanting is not None and wanting[pool] > now[pool]:
             return f"a switch will add a {_role(pool)} worker, but not yet: {choice.deferred}"
         if now[pool] == target[pool] and wanted.grow[pool] <= now[pool] < wanted.needed[pool]:
             patience = (choice.state.memory.prefill, choice.state.memory.decode)[pool]
-            if (left_s := patience.left_s(choice.observation.at_s)) > 0:
-                return f"{_role(pool)} workers are started after {PATIENCE_S:.0f} s of metrics; {left_s:.0f} s are left"
-            lowest = f"the lowest need of the last {PATIENCE_S:.0f} s: {patience.least}"
+            if (left_s := patience.left_s(choice.observation.at_s, tuning)) > 0:
+                whole = f"{tuning.patience_s:.0f} s of metrics"
+                return f"{_role(pool)} workers are started after {whole}; {left_s:.0f} s are left"
+            lowest = f"the lowest need of the last {tuning.patience_s:.0f} s: {patience.least}"
             return f"{_role(pool)} workers are started for {lowest}"
         if wanted.grow[pool] > target[pool] and sum(target) < sum(now):
             return f"{_role(pool)} workers start once the removed workers are deleted"

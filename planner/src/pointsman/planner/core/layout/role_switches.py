@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Final
 
 from pointsman.api.protocol.names import Role
 from pointsman.planner.core import switch_guards
@@ -13,12 +12,6 @@ from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Layout, Observation, Policy, Switch
 from pointsman.serving.flow_control import UNBOUNDED
 
-REVERSAL_BAND: Final = 0.2  # what a switch must serve more of the need, if the last one went the other way …
-REVERSAL_S: Final = 300.0  # … so recently
-MOVE_COST: Final = 0.005  # that each worker that switches must bring beside it
-FAILING_SHARE: Final = 0.67  # of the workers needed: with less than two of three waiting for certainty only costs
-MOST_LOST: Final = 0.01  # of the requests within their objectives, by the estimate, until what starts serves
-BOX: Final = 4  # how far a layout of the same size may be from the present one
 Keeps = Callable[[int], float]
 """The share of requests within their objectives when so many decode workers have become prefill workers."""
 
@@ -58,7 +51,7 @@ def switch(
     state = replace(state, wanting=best, wanting_ticks=state.wanting_ticks + 1 if same_way else 1)
     gives = Role.DECODE if best[0] > now[0] else Role.PREFILL
     best = _step(now, best, switch_guards.switches_now(gives, observation, policy, state.history))
-    sustained = 1 if _fails(observation, wanted) else switch_guards.SWITCH_TICKS
+    sustained = 1 if _fails(observation, policy, wanted) else policy.tuning.switch_evaluations
     if state.wanting_ticks < sustained:
         return state, SwitchStep(
             now, best, f"needed in {state.wanting_ticks} of {sustained} evaluations", answered=True
@@ -71,13 +64,13 @@ def switch(
     return state, SwitchStep(best, best, answered=True)
 
 
-def _fails(observation: Observation, wanted: Targets) -> bool:
+def _fails(observation: Observation, policy: Policy, wanted: Targets) -> bool:
     """Whether requests already wait because a role has far less than it needs, or nobody: no noise to be waited out."""
     need_p, need_d = wanted.load_now
     has_p, has_d = observation.serving_layout
     if min(has_p, has_d) == 0:
         return True
-    return wanted.backlog > 0 and min(has_p / need_p, has_d / need_d) < FAILING_SHARE
+    return wanted.backlog > 0 and min(has_p / need_p, has_d / need_d) < policy.tuning.failing_share
 
 
 def _best_switch(
@@ -88,11 +81,14 @@ def _best_switch(
     history: switch_guards.History,
     keeps: Keeps,
 ) -> Layout:
-    """The layout of the same size that serves the present best; the present one when no other is clearly better."""
-    best, best_worth = now, 0.0
-    for layout, _, worth in weighed_switches(observation, policy, wanted, now, history, range(-BOX, BOX + 1)):
+    """The layout of the same size that serves the present best; the present one when no other is clearly better.
+
+    At most four workers switch.
+    """
+    best, best_worth, most_lost = now, 0.0, policy.tuning.max_attainment_loss
+    for layout, _, worth in weighed_switches(observation, policy, wanted, now, history, range(-4, 5)):
         # Needs are whole workers: who lacks a hundredth of one seems to lack half, and the other role would pay for it.
-        if worth > best_worth and keeps(layout[0] - now[0]) >= keeps(0) - MOST_LOST:
+        if worth > best_worth and keeps(layout[0] - now[0]) >= keeps(0) - most_lost:
             best, best_worth = layout, worth
     return best
 
@@ -125,9 +121,9 @@ def weighed_switches(
     What only starts serves nobody yet: it is the workers that serve which are weighed. Layouts that leave a role
     without one of these, or its bounds, are left out.
     """
-    need_p, need_d = wanted.load_now
+    tuning, (need_p, need_d) = policy.tuning, wanted.load_now
     serving = observation.serving_layout
-    recent = [r for r in history.switches if observation.at_s - r.at_s < REVERSAL_S]
+    recent = [r for r in history.switches if observation.at_s - r.at_s < tuning.reversal_s]
     last = recent[-1].target if recent else None
 
     def served(p: int, d: int) -> float:
@@ -137,7 +133,7 @@ def weighed_switches(
     def band(moved: int) -> float:
         """What must be gained; more for undoing what was done a moment ago."""
         way = Role.PREFILL if moved > 0 else Role.DECODE
-        return switch_guards.DEAD_BAND if last is None or last is way else REVERSAL_BAND
+        return tuning.switch_min_gain if last is None or last is way else tuning.reversal_min_gain
 
     for moved in moves:
         p, d = now[0] + moved, now[1] - moved
@@ -146,7 +142,7 @@ def weighed_switches(
         if min(p, d, serving[0] + moved, serving[1] - moved) < 1 or moved == 0:
             continue
         gain = served(serving[0] + moved, serving[1] - moved) - served(*serving)
-        yield Layout(p, d), gain, gain - band(moved) - MOVE_COST * abs(moved)
+        yield Layout(p, d), gain, gain - band(moved) - tuning.switch_cost * abs(moved)
 
 
 def switches_between(now: Layout, target: Layout) -> tuple[Switch, ...]:

@@ -1,14 +1,10 @@
 """How many workers are started or removed, beside the switches of a decision and within its policy."""
 
 import math
-from typing import Final
 
-from pointsman.planner.core.layout.role_switches import MOVE_COST, SwitchStep
+from pointsman.planner.core.layout.role_switches import SwitchStep
 from pointsman.planner.core.sizing.pool_targets import Targets, without_idle
-from pointsman.planner.core.switch_guards import DEAD_BAND
 from pointsman.planner.core.types import Layout, Observation, Policy, WorkerCondition
-
-READY_REQUESTS: Final = 25.0  # before anything is scaled
 
 
 def scaled(observation: Observation, policy: Policy, wanted: Targets, step: SwitchStep) -> Layout:
@@ -64,7 +60,8 @@ def _started(observation: Observation, policy: Policy, wanted: Targets, step: Sw
 
 def _will_switch(policy: Policy, wanted: Targets, now: Layout, lacks: list[int]) -> bool:
     """Whether a switch will bring what only is to be needed: it would be worth it then, and is allowed."""
-    worth = any(lack > (DEAD_BAND + MOVE_COST) * max(1, need) for lack, need in zip(lacks, wanted.grow, strict=True))
+    gain = policy.tuning.switch_min_gain + policy.tuning.switch_cost
+    worth = any(lack > gain * max(1, need) for lack, need in zip(lacks, wanted.grow, strict=True))
     return policy.switchable and worth and now.has(wanted.needed_now)
 
 

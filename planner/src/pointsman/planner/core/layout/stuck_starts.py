@@ -9,7 +9,7 @@ from pointsman.planner.core.types import Bounds, Decision, Observation, Policy, 
 
 def without_stuck(state: State, observation: Observation, policy: Policy) -> tuple[Observation, Policy]:
     """The service and its limits without workers that do not start: they only take up budget, and get no requests."""
-    names = state.leads.stuck(observation.at_s, policy.start_s)
+    names = state.leads.stuck(observation.at_s, policy.start_s, policy.tuning)
     if not names:
         return observation, policy
     stuck = [worker for worker in observation.workers if worker.name in names]

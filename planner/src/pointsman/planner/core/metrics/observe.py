@@ -83,9 +83,7 @@ FAMILIES: Final = (
 _KNOWN_TTFT: Final = (TtftVerdict.MET, TtftVerdict.MISSED)
 _KNOWN_TPOT: Final = (TpotVerdict.MET, TpotVerdict.MISSED, TpotVerdict.NONE)
 
-UNREACHABLE_SHARE: Final = 0.5  # with the pages of so many workers too old nothing is known of the service
 LONG_UNREAD_S: Final = 300.0  # a worker's page that is lost for longer no longer keeps others from being removed
-MIN_SAMPLES: Final = 3  # steps behind one measurement of a decode step
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +245,7 @@ def _half_unread_s(workers: Sequence[Seen]) -> float:
     ages_s = sorted(
         (float("inf") if seen.age_s is None else seen.age_s for seen in serving if seen.scrape_failed), reverse=True
     )
-    half = math.ceil(UNREACHABLE_SHARE * len(serving))
+    half = math.ceil(len(serving) / 2)
     return ages_s[half - 1] if 0 < half <= len(ages_s) else 0.0
 
 
@@ -551,7 +549,7 @@ def _decode(before: Page, page: Page, seconds: float) -> EngineSample | None:
     """The mean step of the window, with the mean batch and KV of the same window."""
     gaps = scrape_pair.observed(before, page, "vllm:inter_token_latency_seconds")
     batch = _mean_batch(before, page, gaps.count)
-    if gaps.count < MIN_SAMPLES or not gaps.mean or batch is None:
+    if gaps.count < 3 or not gaps.mean or batch is None:
         return None
     local = scrape_pair.added(before, page, "vllm:prompt_tokens_by_source_total", source="local_compute")
     usages = [scrape_pair.gauge(each, "vllm:kv_cache_usage_perc") for each in (before, page)]

@@ -23,7 +23,6 @@ from pointsman.planner.core.metrics.prometheus_matrix import NAME, OVERDUE, UP, 
 from pointsman.planner.core.metrics.scrape_pair import Labels, Page
 
 _MARK: Final = "pointsman"
-_TIMES_NAMED: Final = 3  # that a query of pages names each pod
 
 Vector = Sequence[Mapping[str, Any]]
 """``data.result`` of Prometheus' query API for an instant vector."""
@@ -59,12 +58,14 @@ def rates_of(matrix: Sequence[Mapping[str, Any]], bin_s: float) -> dict[int, flo
 
 
 def in_queries(namespace: str, pods: Iterable[str], url_bytes: int) -> list[list[str]]:
-    """The pods in parts: a ``pages_query`` of each takes at most ``url_bytes`` in a URL, or names one pod."""
+    """The pods in parts: a ``pages_query`` of each takes at most ``url_bytes`` in a URL, or names one pod.
+
+    It names each pod three times."""
     begun = len(quote_plus(pages_query(namespace, ())))
     parts: list[list[str]] = []
     left = 0
     for pod in sorted(pods):
-        takes = _TIMES_NAMED * len(quote_plus(f"{_pattern(pod)}|"))
+        takes = 3 * len(quote_plus(f"{_pattern(pod)}|"))
         if not parts or takes > left:
             parts.append([])
             left = url_bytes - begun

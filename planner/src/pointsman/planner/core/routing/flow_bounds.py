@@ -5,34 +5,24 @@ and a sequence beyond the batch that keeps the token objective makes all others 
 ``pointsman.serving.flow_control`` for what a gateway does then.
 """
 
-from typing import Final
-
 from pointsman.api.protocol.names import Role
 from pointsman.planner.core.sizing.operating_point import OperatingPoint
 from pointsman.planner.core.types import Observation, Policy
 from pointsman.serving.flow_control import UNBOUNDED, FlowBounds
-
-PENDING_SLACKS: Final = 1.2  # times what a request may wait for a prefill worker: prompts of one pass end together
-BATCH_SHARE: Final = 1.0  # of the batch that keeps the token objective
-LEAST_PROMPTS: Final = 1.0  # a prefill worker has at least so many prompts ahead of it: it is never idle for a bound
-QUEUE_SHARE: Final = 0.75  # of the prefill queue's limit: prompts are not all of the mean length
-CHANGE: Final = 0.15  # a bound that moves by less stays: each change is published
-CHANGE_IF_SLOW: Final = 0.05  # … and one of those that decode, if it falls while too few answers are within TPOT
 
 
 def flow_bounds(observation: Observation, policy: Policy, point: OperatingPoint, rate_per_s: float) -> FlowBounds:
     """What to publish; None for a bound that cannot be kept (an objective that even an idle worker misses)."""
     if not policy.flow_control:
         return UNBOUNDED
-    before = observation.routing.flow
+    before, band = observation.routing.flow, policy.tuning.flow_dead_band
+    lower_band = 0.05 if _too_slow(observation, policy) else None
     decoding = _decoding(point, rate_per_s / max(1, observation.serving(Role.DECODE)))
     pending, slack_ms = _pending_tokens(point, observation, policy), point.slack_s * 1000
     return FlowBounds(
-        _settled(before.pending_tokens_per_prefill_worker, pending, observation.gateways),
-        _settled(
-            before.decoding_per_decode_worker, decoding, observation.gateways, too_slow=_too_slow(observation, policy)
-        ),
-        _settled(before.slack_ms, slack_ms if pending is not None else None, 1),
+        _settled(before.pending_tokens_per_prefill_worker, pending, observation.gateways, band),
+        _settled(before.decoding_per_decode_worker, decoding, observation.gateways, band, lower_band=lower_band),
+        _settled(before.slack_ms, slack_ms if pending is not None else None, 1, band),
     )
 
 
@@ -62,28 +52,34 @@ def in_words(bounds: FlowBounds) -> str:
 def _pending_tokens(point: OperatingPoint, observation: Observation, policy: Policy) -> float | None:
     """Tokens a prefill worker computes while a request may wait for it, of no more prompts than the queue takes.
 
+    It has at least one prompt ahead of it: it is never idle for a bound.
     What finds the queue full is prefilled where it decodes, and all who decode there pay for it.
     """
     queued = point.queued_tokens
     if queued <= 0 or point.reachable_s >= point.ttft_s:
         return None
     workers = max(1, observation.serving(Role.PREFILL))
-    queue = QUEUE_SHARE * policy.max_queue_size / workers
-    return queued * max(LEAST_PROMPTS, min(PENDING_SLACKS * point.slack_s / point.prefill_s, LEAST_PROMPTS + queue))
+    queue = policy.tuning.queue_full_share * policy.max_queue_size / workers  # prompts are not all of the mean length
+    return queued * max(1.0, min(policy.tuning.pending_slacks * point.slack_s / point.prefill_s, 1.0 + queue))
 
 
 def _decoding(point: OperatingPoint, rate_per_s: float) -> float | None:
     """Sequences of a decode worker that gets so many requests a second, some of which it prefills itself."""
     batch = point.batch_beside_local(rate_per_s)
-    return BATCH_SHARE * batch if batch >= 1 else None
+    return batch if batch >= 1 else None
 
 
-def _settled(before: int | None, bound: float | None, gateways: int, *, too_slow: bool = False) -> int | None:
-    """The share of one gateway, in whole numbers; what is in force where that hardly differs."""
+def _settled(
+    before: int | None, bound: float | None, gateways: int, band: float, *, lower_band: float | None = None
+) -> int | None:
+    """The share of one gateway, in whole numbers; what is in force where that hardly differs.
+
+    ``lower_band``: the dead band where it falls, if that is another one.
+    """
     if bound is None:
         return None
     share = max(1, round(bound / gateways))
     if before is None:
         return share
-    change = CHANGE_IF_SLOW if too_slow and share < before else CHANGE
+    change = band if lower_band is None or share >= before else lower_band
     return before if abs(share - before) <= change * before else share

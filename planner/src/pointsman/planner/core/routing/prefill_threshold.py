@@ -23,16 +23,7 @@ from pointsman.planner.core.sizing.operating_point import BUCKET_REACH, Operatin
 from pointsman.planner.core.types import Objectives, Observation, Policy, RoutingNumbers
 from pointsman.serving.local_remote import DEFAULT_RULE
 
-DECREASE: Final = 0.7
-INCREASE_TOKENS: Final = 128
-QUEUE_SHARE_OF_TTFT: Final = 0.5  # waiting may use this much of the TTFT objective before prompts are kept local
-RATE_HEADROOM: Final = 1.1  # in the rate, likewise: what is raised should not have to come down at once
-REACHES: Final = tuple(BUCKET_REACH**n for n in (0.0, 0.5, 1.0, 1.5))  # of a bucket of lengths, what is tried
 STEP_TOKENS: Final = 64  # numbers are multiples of this: a smaller change would be a plan for noise
-FELT: Final = 0.05  # an answer that local prefills make longer by less was not late for them
-TOUCHED: Final = 0.5  # of the answers that were late: where local prefills stopped fewer, they were not why
-REST_S: Final = 60.0
-MOST_REST_S: Final = 960.0
 
 
 def threshold(
@@ -50,7 +41,7 @@ def threshold(
     now, None: unknown. Unknown attainment moves nothing. Below where every service begins (512 tokens) the threshold
     comes back by itself while decode steps are fine; above, only a long prefill queue raises it.
     """
-    now, now_s = observation.routing, observation.at_s
+    now, now_s, tuning = observation.routing, observation.at_s, policy.tuning
     service = observation.service
     if not policy.remote_prefill or service is None or service.tpot_attainment is None:
         return rest, now
@@ -63,7 +54,7 @@ def threshold(
         return needs(tokens, rate) <= decoders
 
     def may_rise_to(tokens: int) -> bool:
-        rate = RATE_HEADROOM * rate_per_s
+        rate = tuning.rate_headroom * rate_per_s
         # Too few already, but not for this.
         return fits(tokens, rate) or all(needs(tokens, r) <= needs(before, r) for r in (rate_per_s, rate))
 
@@ -72,16 +63,16 @@ def threshold(
     rests_s = rest.since_lowered_s(now_s)
     # Answers that began before it came down say nothing of it.
     answered = rests_s >= answer_s(point, policy.objectives)
-    comfortable = service.tpot_attainment >= more_than_enough(goal)
-    queues = prefill_wait_ms is not None and prefill_wait_ms > QUEUE_SHARE_OF_TTFT * point.ttft_s * 1000
+    comfortable = service.tpot_attainment >= more_than_enough(goal, tuning.attainment_headroom)
+    queues = prefill_wait_ms is not None and prefill_wait_ms > 0.5 * point.ttft_s * 1000
     rises: Iterator[int] = iter(())
     late = 1 - service.tpot_attainment
     here = point.at_threshold(before)
     if answered and late > 1 - goal and local_prefills_can_be_why(here, rate_per_s / max(1, decoders), late):
-        tokens = int(before * DECREASE) // STEP_TOKENS * STEP_TOKENS
+        tokens = int(before * tuning.threshold_decrease) // STEP_TOKENS * STEP_TOKENS
     elif comfortable and queues and rests_s >= rest.rest_s:
-        rises = iter(((before + INCREASE_TOKENS) // STEP_TOKENS * STEP_TOKENS,))
-    elif comfortable and before < usual and rests_s >= max(rest.rest_s, REST_S):
+        rises = iter(((before + tuning.threshold_increase_tokens) // STEP_TOKENS * STEP_TOKENS,))
+    elif comfortable and before < usual and rests_s >= max(rest.rest_s, tuning.holdoff_s):
         rises = (t for t in (usual, *_lengths(point, usual)) if t > before)
     tokens = next((t for t in rises if may_rise_to(t)), tokens)
     if point.local_share(before) > 0 and not fits(tokens, rate_per_s):
@@ -92,7 +83,8 @@ def threshold(
         tokens = next((t for t in shorter if fits(t, rate_per_s)), spares)
     tokens = min(max(tokens, policy.min_threshold_tokens), policy.max_threshold_tokens)
     if tokens != before:
-        rest = rest.lowered(now_s, REST_S, MOST_REST_S) if tokens < before else rest.raised(now_s)
+        first_s = tuning.holdoff_s
+        rest = rest.lowered(now_s, first_s, 16 * first_s) if tokens < before else rest.raised(now_s)
     return rest, replace(now, max_local_prefill_tokens=tokens, max_prefill_queue_size=policy.max_queue_size)
 
 
@@ -102,15 +94,19 @@ def answer_s(point: OperatingPoint, objectives: Objectives) -> float:
 
 
 def local_prefills_can_be_why(point: OperatingPoint, rate_per_s: float, late: float) -> bool:
-    """Whether the prefills of a decode worker that gets so many requests a second can have made ``late`` of them so."""
+    """Whether the prefills of a decode worker that gets so many requests a second can have made ``late`` of them so.
+
+    Not where they stopped fewer than half as many, or made those that they stopped longer by less than a twentieth.
+    """
     local = 1 - point.remote_share
     decoding_s = point.output_tokens * point.step_s
     stops = rate_per_s * local * decoding_s  # of an answer
     longer_s = max(1.0, stops) * point.local_s / max(local, 1e-9)  # of those that were stopped
-    return stops >= TOUCHED * late and longer_s >= FELT * decoding_s
+    return stops >= 0.5 * late and longer_s >= 0.05 * decoding_s
 
 
 def _lengths(point: OperatingPoint, below: int) -> Iterator[int]:
     """Thresholds worth a thought, from the highest: at, or within, a bucket of lengths."""
-    lengths = sorted((p.shortest * reach for p in point.prompts for reach in REACHES), reverse=True)
+    reaches = [BUCKET_REACH**n for n in (0.0, 0.5, 1.0, 1.5)]
+    lengths = sorted((p.shortest * reach for p in point.prompts for reach in reaches), reverse=True)
     return (math.floor(length / STEP_TOKENS) * STEP_TOKENS for length in lengths if length < below)

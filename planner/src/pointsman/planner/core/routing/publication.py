@@ -1,7 +1,7 @@
 """When routing numbers are published in ``LLMService.status.routing``, and what a publication changes.
 
 Each publication wakes every gateway of the service, and flow bounds move a little with every look. So a bound that
-moved by more than the dead band (``flow_bounds.CHANGE``) is published with the next interval, and at once only where
+moved by more than the dead band (``flow_dead_band``) is published with the next interval, and at once only where
 it falls while the service is overloaded. The threshold has a hold-off of its own and is published at once. So is
 everything after an edit of the objectives: gateways count against those at once, and bounds and slack follow from them.
 """
@@ -14,7 +14,6 @@ from pointsman.planner.core.routing.flow_bounds import is_overloaded
 from pointsman.planner.core.types import Decision, Objectives, Observation, Policy, Reason, RoutingNumbers
 from pointsman.serving.flow_control import FlowBounds
 
-PUBLISH_EVERY_S: Final = 10.0
 KEPT_PUBLICATIONS: Final = 20
 
 
@@ -53,7 +52,11 @@ def is_due(
     before, after = observation.routing, decision.routing
     own_s = None if last is None else last.at_s
     published_s = max((time_s for time_s in (stamped_s, own_s) if time_s is not None), default=None)
-    if _rule(after) != _rule(before) or published_s is None or not 0 <= now_s - published_s < PUBLISH_EVERY_S:
+    if (
+        _rule(after) != _rule(before)
+        or published_s is None
+        or not 0 <= now_s - published_s < policy.tuning.publish_interval_s
+    ):
         return True  # … or the wall clock was set back
     return _falls(before.flow, after.flow) and is_overloaded(observation, policy)
 

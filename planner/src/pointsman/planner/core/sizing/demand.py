@@ -8,33 +8,26 @@ from statistics import NormalDist
 from typing import Final
 
 from pointsman.planner.core.sizing.operating_point import OperatingPoint
+from pointsman.planner.core.tuning import SHIPPED, Tuning
 from pointsman.planner.core.types import Layout
 from pointsman.planner.core.workload.arrival_forecast import RateForecaster
 
-CLEAR_S: Final = 30.0  # a queue is to be gone so long after new workers serve
-HELD_CLEAR_S: Final = 120.0  # … where what waits is held back, and makes nobody else late
-QUEUED_PER_WORKER: Final = 2.0  # requests that are no backlog
-LEAST_LATE: Final = 0.001  # whatever attainment is asked for
-LEAST_LEFT: Final = 0.2  # of those that may be late, whoever is late anyway
-SUDDEN_S: Final = 15.0  # so long nothing waits to be sure
-ROUND: Final = 0.02  # of a decode worker, that is no reason for another one
-NEW_WINDOWS: Final = 2.5  # so many scale-in windows requests of another kind are new
 _NORMAL: Final = NormalDist()
 
 
 def late_share(attainment: float) -> float:
-    """Of the requests, what may wait too long for a prefill worker."""
-    return max(LEAST_LATE, 1 - attainment)
+    """Of the requests, what may wait too long for a prefill worker: a thousandth at least."""
+    return max(0.001, 1 - attainment)
 
 
 def reachable_attainment(attainment: float, unreachable: float) -> float:
     """Of the requests that can be in time, the share that must be, so that ``attainment`` of all are.
 
     ``unreachable``: of all requests, those that cannot. Where they are more than may be late, the others are sized for
-    as if they alone were there.
+    as if they alone were there. A fifth of those that may be late is left to them in any case.
     """
     left = 1 - attainment - unreachable
-    return 1 - max(left / (1 - unreachable), LEAST_LEFT * (1 - attainment)) if left > 0 else attainment
+    return 1 - max(left / (1 - unreachable), 0.2 * (1 - attainment)) if left > 0 else attainment
 
 
 def deviations(attainment: float) -> float:
@@ -46,9 +39,11 @@ def deviations(attainment: float) -> float:
     return _NORMAL.inv_cdf(max(0.5, 1 - 2 * late_share(attainment)))
 
 
-def kept_s(stabilization_s: float, lead_s: float, new_since_s: float | None, now_s: float) -> float:
+def kept_s(
+    stabilization_s: float, lead_s: float, new_since_s: float | None, now_s: float, tuning: Tuning = SHIPPED
+) -> float:
     """How long a need is kept: a start-up at least, and longer while requests are new: those before may come back."""
-    new_s = NEW_WINDOWS * stabilization_s
+    new_s = tuning.new_requests_windows * stabilization_s
     is_new = new_since_s is not None and now_s - new_since_s < new_s
     return max(new_s if is_new else stabilization_s, lead_s)
 
@@ -70,9 +65,9 @@ class Pool:
         return self.active + sum(ready <= seconds for ready in self.ready_in_s)
 
 
-def is_sudden(forecaster: RateForecaster, now_s: float) -> bool:
-    """Whether the rate changed suddenly a moment ago."""
-    return forecaster.changed_s is not None and now_s - forecaster.changed_s <= SUDDEN_S
+def is_sudden(forecaster: RateForecaster, now_s: float, tuning: Tuning = SHIPPED) -> bool:
+    """Whether the rate changed suddenly a moment ago: for so long nothing waits to be sure."""
+    return forecaster.changed_s is not None and now_s - forecaster.changed_s <= tuning.patience_s
 
 
 def last_fall_s(forecaster: RateForecaster, now_s: float, lead_s: float) -> float | None:
@@ -125,7 +120,7 @@ class Moment:
     @property
     def backlog(self) -> float:
         """Requests that wait, but for what is always under way."""
-        return max(0.0, self.waiting - QUEUED_PER_WORKER * (self.prefill.active + self.decode.active))
+        return max(0.0, self.waiting - self.point.tuning.queued_per_worker * (self.prefill.active + self.decode.active))
 
     @property
     def answers_known(self) -> bool:
@@ -141,7 +136,8 @@ class Moment:
     @property
     def sudden(self) -> bool:
         """Whether the rate changed suddenly a moment ago, of requests of the kind that is known."""
-        return self.answers_known and self._new_s > SUDDEN_S and is_sudden(self.forecaster, self.now_s)
+        tuning = self.point.tuning
+        return self.answers_known and self._new_s > tuning.patience_s and is_sudden(self.forecaster, self.now_s, tuning)
 
     @property
     def _new_s(self) -> float:
@@ -185,13 +181,14 @@ class Moment:
             p = max(p, math.ceil((rate_per_s + queue_per_s) / point.prefill_per_s - 1e-9))
             reachable = min(extra, self.prefill.active * point.prefill_per_s)
             d = max(d, self.decode_workers(rate_per_s + reachable))
-        d = min(max(1, math.ceil(d - ROUND)), self.most)
+        d = min(max(1, math.ceil(d - 0.02)), self.most)  # a fiftieth of a worker is no reason for another one
         d = d if self.answers_known else min(d, max(1, self.decode.committed))
         return Layout(min(p, self.most), d)
 
     def clear_s(self, *, at_once: bool) -> float:
         """How long a queue may last once those serve who are to clear it."""
-        return HELD_CLEAR_S if self.holds_back and not at_once else CLEAR_S
+        tuning = self.point.tuning
+        return tuning.gateway_queue_clear_s if self.holds_back and not at_once else tuning.queue_clear_s
 
     def cleared_per_s(self, rate_per_s: float, queued: float, *, at_once: bool = False) -> float:
         """Requests of a queue a second, beside those that arrive, so that it is cleared in time."""
@@ -218,6 +215,6 @@ class Moment:
         return max(p, min(1.0, needed.prefill)), max(d, min(1.0, needed.decode))
 
     def _expected_per_s(self, in_s: float) -> float:
-        found = self.forecaster.at(in_s, self.now_s, self.lead_s, 0.5)
+        found = self.forecaster.at(in_s, self.now_s, self.lead_s, 0.5, self.point.tuning)
         assert found is not None
         return found.expected

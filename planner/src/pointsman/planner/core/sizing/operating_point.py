@@ -13,23 +13,13 @@ from typing import Final
 from pointsman.planner.core.engine.learned_model import pass_ms
 from pointsman.planner.core.engine.performance_model import PerformanceModel
 from pointsman.planner.core.sizing.queueing import delayed_wait_s, erlang_c, lost_share
+from pointsman.planner.core.tuning import SHIPPED, Tuning
 from pointsman.planner.core.types import Objectives, Observation
 from pointsman.planner.core.workload.prefix_cache_hits import NOTHING_CACHED, Prefixes
 
-MAX_UTILISATION: Final = 0.93
-MAX_LINK_USE: Final = 0.7  # of a worker's network
-TPOT_MARGIN: Final = 0.985
-KV_MARGIN: Final = 0.92
 FREE_SHARES: Final = (*(0.05 * step for step in range(1, 20)), 0.975, 0.99, 0.998)
 MOST_SEQUENCES: Final = 4096.0
 LEAST_SEQUENCES: Final = 0.5  # of a worker that cannot meet the token objective at all
-USABLE_TTFT_SHARE: Final = 0.9  # of the objective; the rest is for what no formula knows
-LEAST_SLACK_SHARE: Final = 0.15
-BATCH_BISECTIONS: Final = 24
-LENGTH_BISECTIONS: Final = 12
-CURVE_STEPS: Final = 24  # from the least batch to the most, where many objectives are asked for …
-REFINED: Final = 2  # … and how often the place between two is looked at more closely
-LEAST_SCV: Final = 0.05  # of prefill times
 BUCKET_REACH: Final = math.sqrt(2)  # from the middle of a bucket of lengths to its bounds
 
 
@@ -100,6 +90,7 @@ class OperatingPoint:
     beside_local: Callable[[], tuple[tuple[float, float, float], ...]] = tuple
     encode_s: float = 0.0  # until the embeddings of its images are there; mean over all requests
     unreachable: Unreachable = ALL_REACHABLE
+    tuning: Tuning = SHIPPED
 
     def at_threshold(self, tokens: int) -> "OperatingPoint":
         """The same, with prompts of at most ``tokens`` that are not cached prefilled where they decode."""
@@ -117,7 +108,7 @@ class OperatingPoint:
         scv = self.prefill_scv
         if len(queued) > 1:
             squares = sum(p.amortised_s * p.amortised_s * p.share for p in queued) / weight
-            scv = max(LEAST_SCV, squares / (prefill_s * prefill_s) - 1)
+            scv = max(0.05, squares / (prefill_s * prefill_s) - 1)
         queued_tokens = sum(p.new_tokens * p.share for p in queued) / weight
         in_time = [p for p in queued if p.reachable] or queued
         return replace(
@@ -145,7 +136,7 @@ class OperatingPoint:
     @property
     def slack_s(self) -> float:
         """What a request may wait for a prefill worker."""
-        return max(LEAST_SLACK_SHARE * self.ttft_s, self.room_s - self.encode_s)
+        return max(self.tuning.min_slack_share * self.ttft_s, self.room_s - self.encode_s)
 
     @property
     def room_s(self) -> float:
@@ -153,7 +144,7 @@ class OperatingPoint:
 
         Requests that miss it anyway leave nothing, and do not count.
         """
-        return USABLE_TTFT_SHARE * self.ttft_s - self.reachable_s - self.step_s
+        return self.tuning.usable_ttft_share * self.ttft_s - self.reachable_s - self.step_s
 
     def prefill_workers(self, rate_per_s: float, arrival_scv: float, late: float, most: int) -> int:
         """The least pool where at most a share ``late`` of the requests waits beyond the slack, or ``most``."""
@@ -166,7 +157,7 @@ class OperatingPoint:
         for workers in range(1, most):
             blocking = offered * blocking / (workers + offered * blocking)  # Erlang B
             utilisation = offered / workers
-            if utilisation > MAX_UTILISATION or workers < least:
+            if utilisation > self.tuning.max_prefill_utilization or workers < least:
                 continue
             waits = blocking / (1 - utilisation * (1 - blocking))  # Erlang C
             delay_s = delayed_wait_s(workers, rate_per_s, self.prefill_s, arrival_scv, self.prefill_scv)
@@ -176,11 +167,12 @@ class OperatingPoint:
 
     def busy_prefill_workers(self, rate_per_s: float) -> float:
         """Workers that such a rate keeps as busy as they may be, or their network; no less and no whole number."""
-        return max(rate_per_s / self.prefill_per_s / MAX_UTILISATION, self._links(rate_per_s * self.remote_share))
+        busy = rate_per_s / self.prefill_per_s / self.tuning.max_prefill_utilization
+        return max(busy, self._links(rate_per_s * self.remote_share))
 
     def _links(self, rate_per_s: float) -> float:
         """Workers whose network carries the KV of so many prompts a second, sent or pulled."""
-        return rate_per_s * self.transfer_s / MAX_LINK_USE
+        return rate_per_s * self.transfer_s / self.tuning.max_network_utilization
 
     def decode_workers(self, rate_per_s: float, deviations: float) -> float:
         """⟨(A + z·√A)/B*⟩ before rounding, A being the sequences that decode at once; at least what pulls the KV."""
@@ -218,7 +210,8 @@ class OperatingPoint:
             served = 1 - lost_share(workers, *load, self.slack_s)
         else:
             utilisation = rate_per_s * self.prefill_s / workers
-            kept = min(1.0, MAX_UTILISATION / utilisation) if utilisation > 0 else 1.0  # of the rest all are late
+            most = self.tuning.max_prefill_utilization
+            kept = min(1.0, most / utilisation) if utilisation > 0 else 1.0  # of the rest all are late
             rate_per_s *= kept
             delay_s = delayed_wait_s(workers, rate_per_s, *load[1:])
             waits = erlang_c(workers, rate_per_s * self.prefill_s)
@@ -267,12 +260,13 @@ def operating_point(
     transfer_s_per_token: float = 0.0,
     prefixes: Prefixes = NOTHING_CACHED,
     missed_share: float = 1.0,
+    tuning: Tuning = SHIPPED,
 ) -> OperatingPoint:
     """``lengths``: (prompt tokens, share of requests); for ``threshold_tokens`` see ``at_threshold``;
     ``context_tokens``: what a decoding sequence holds on average; ``cached_share``: of every prompt, at every worker,
     where ``prefixes`` know no better; ``missed_share``: of the requests, those that missed an objective lately, which
     bounds those that always will, since the buckets of ``lengths`` are wide."""
-    batch, step_s = _decode_batch(model, observation, objectives.tpot_ms, context_tokens)
+    batch, step_s = _decode_batch(model, observation, objectives.tpot_ms, context_tokens, tuning)
     prompts = (
         _of_conversations(model, observation.routing.prefill_token_budget, prefixes, prompt_tokens)
         if prefixes.matter
@@ -297,7 +291,7 @@ def operating_point(
     @cache
     def beside_local() -> tuple[tuple[float, float, float], ...]:
         tpots_ms = [free * objectives.tpot_ms for free in FREE_SHARES]
-        found = _decode_batches(model, observation, tpots_ms, context_tokens)
+        found = _decode_batches(model, observation, tpots_ms, context_tokens, tuning)
         return tuple((free, batch, step_s) for free, (batch, step_s) in zip(FREE_SHARES, found, strict=True))
 
     full = observation.max_sequences or MOST_SEQUENCES
@@ -321,6 +315,7 @@ def operating_point(
         prompts=prompts,
         beside_local=beside_local,
         unreachable=unreachable,
+        tuning=tuning,
     ).at_threshold(threshold_tokens)
 
 
@@ -393,7 +388,7 @@ def _longest(prompts: Sequence[Prompts], is_late: Callable[[float], bool]) -> fl
     if low is None:
         return None
     high = max(p.prompt_tokens for p in prompts if not p.reachable)
-    for _ in range(LENGTH_BISECTIONS):
+    for _ in range(12):
         middle = (low + high) / 2
         low, high = (low, middle) if is_late(middle) else (middle, high)
     return low
@@ -412,16 +407,16 @@ def _amortised_s(model: PerformanceModel, tokens: float, cached: float, batch_to
 
 
 def _decode_batch(
-    model: PerformanceModel, observation: Observation, tpot_ms: float, context_tokens: float
+    model: PerformanceModel, observation: Observation, tpot_ms: float, context_tokens: float, tuning: Tuning
 ) -> tuple[float, float]:
     """(the largest batch within the token objective and memory, its step in seconds)."""
-    high = _most_sequences(observation, context_tokens)
-    limit_ms = TPOT_MARGIN * tpot_ms
+    high = _most_sequences(observation, context_tokens, tuning)
+    limit_ms = tuning.usable_tpot_share * tpot_ms
     step_ms = model.decode_step_ms(high, high * context_tokens)
     if step_ms <= limit_ms:
         return high, step_ms / 1000
     low = LEAST_SEQUENCES
-    for _ in range(BATCH_BISECTIONS):
+    for _ in range(24):
         middle = (low + high) / 2
         if model.decode_step_ms(middle, middle * context_tokens) <= limit_ms:
             low = middle
@@ -431,24 +426,29 @@ def _decode_batch(
 
 
 def _decode_batches(
-    model: PerformanceModel, observation: Observation, tpots_ms: Sequence[float], context_tokens: float
+    model: PerformanceModel,
+    observation: Observation,
+    tpots_ms: Sequence[float],
+    context_tokens: float,
+    tuning: Tuning,
+    steps: int = 24,
 ) -> Iterator[tuple[float, float]]:
     """The same for many objectives, quicker and not as exact: off one curve of step times, once refined."""
 
     def step_ms(batch: float) -> float:
         return model.decode_step_ms(batch, batch * context_tokens)
 
-    growth = (_most_sequences(observation, context_tokens) / LEAST_SEQUENCES) ** (1 / CURVE_STEPS)
-    batches = [LEAST_SEQUENCES * growth**n for n in range(CURVE_STEPS + 1)]
+    growth = (_most_sequences(observation, context_tokens, tuning) / LEAST_SEQUENCES) ** (1 / steps)
+    batches = [LEAST_SEQUENCES * growth**n for n in range(steps + 1)]
     curve = [(batch, step_ms(batch)) for batch in batches]
-    for limit_ms in (TPOT_MARGIN * tpot_ms for tpot_ms in tpots_ms):
+    for limit_ms in (tuning.usable_tpot_share * tpot_ms for tpot_ms in tpots_ms):
         beyond = next((n for n, (_, ms) in enumerate(curve) if ms > limit_ms), len(curve))
         if beyond in (0, len(curve)):
             batch, ms = curve[min(beyond, len(curve) - 1)]
             yield batch, ms / 1000
             continue
         low, high = curve[beyond - 1 : beyond + 1]
-        for _ in range(REFINED):
+        for _ in range(2):
             between = _crossing(low, high, limit_ms)
             ms = step_ms(between)
             low, high = ((between, ms), high) if ms <= limit_ms else (low, (between, ms))
@@ -461,9 +461,9 @@ def _crossing(low: tuple[float, float], high: tuple[float, float], limit_ms: flo
     return few + (many - few) * (limit_ms - soonest_ms) / (latest_ms - soonest_ms)
 
 
-def _most_sequences(observation: Observation, context_tokens: float) -> float:
+def _most_sequences(observation: Observation, context_tokens: float, tuning: Tuning) -> float:
     """That a worker's memory has room for, with a margin."""
     most = MOST_SEQUENCES if observation.max_sequences is None else observation.max_sequences
     if observation.kv_capacity_tokens is None:
         return most
-    return max(min(most, KV_MARGIN * observation.kv_capacity_tokens / context_tokens), LEAST_SEQUENCES)
+    return max(min(most, tuning.usable_kv_share * observation.kv_capacity_tokens / context_tokens), LEAST_SEQUENCES)

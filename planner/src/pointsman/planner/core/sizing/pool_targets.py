@@ -3,7 +3,7 @@
 need = workers of a role for the rate that is expected when a worker started now would serve, and for the queue that
        is left then
        (while answers to prompts of another kind still end, no more decode workers than there are)
-grow = the lowest need of the last ``PATIENCE_S``; the present one after a sudden change of the rate
+grow = the lowest need of the last ``patience_s``; the present one after a sudden change of the rate
 keep = the highest need of the last ``scaleInStabilizationSeconds``: longer where a start takes longer, where requests
        are new, or where a need came back after longer; of both roles together where workers can change their role,
        else of each
@@ -15,18 +15,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from pointsman.planner.core.sizing.demand import Moment
+from pointsman.planner.core.tuning import SHIPPED, Tuning
 from pointsman.planner.core.types import Layout
 
-PATIENCE_S: Final = 15.0  # a need that is there for less is chance
-LONGEST_KEEP_S: Final = 600.0
-LONGEST_GAP_S: Final = 60.0  # between two looks: what was needed in a longer one nobody knows
-GAP_S: Final = 20.0  # a need that was away for less never went
-GAP_WINDOWS: Final = 2.0  # both are at least so many looks
-RETURNS_S: Final = 3600.0  # so long a need that came back is remembered
-RETURN_MARGIN: Final = 1.25
 MOST_RETURNS: Final = 4
-SURE_RETURNS: Final = 2  # after so many a need is expected to come back, also where it was sudden
-TOLERANCE: Final = 1.1  # times the expected rate, that those who stay must be enough for
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +31,30 @@ class Needs:
     met: tuple[tuple[float, int], ...] = ()
     returns: tuple[tuple[float, float], ...] = ()
 
-    def observe(self, need: int, stay: int, there: int, now_s: float, window_s: float, least_s: float) -> "Needs":
+    def observe(
+        self,
+        need: int,
+        stay: int,
+        there: int,
+        now_s: float,
+        window_s: float,
+        least_s: float,
+        tuning: Tuning = SHIPPED,
+    ) -> "Needs":
         """Take one look, at a window: workers that are needed, and that are enough for those who stay.
 
         What is there at the first look, or at the first after a long time without any, is taken as needed until then.
         """
-        looks_s = GAP_WINDOWS * window_s
-        unseen = not self.highest or now_s - self.highest[-1][0] > max(LONGEST_GAP_S, looks_s)
-        returns = tuple(each for each in self.returns if now_s - each[0] < RETURNS_S)
+        looks_s = 2 * window_s
+        unseen = not self.highest or now_s - self.highest[-1][0] > max(tuning.max_evaluation_gap_s, looks_s)
+        returns = tuple(each for each in self.returns if now_s - each[0] < tuning.return_memory_s)
         last_s = max((at_s for at_s, needed in self.met if needed > there), default=None)
         met = min(stay, there)
         if need > there and last_s is not None:
             met = need  # it is back: what is short at the next look too did not come back again
-            if now_s - last_s > max(GAP_S, looks_s):
+            if now_s - last_s > max(tuning.need_gap_s, looks_s):
                 returns = (*returns, (now_s, now_s - last_s))[-MOST_RETURNS:]
-        stay, since_s = max(stay, there) if unseen else stay, now_s - max(LONGEST_KEEP_S, least_s)
+        stay, since_s = max(stay, there) if unseen else stay, now_s - max(tuning.max_retention_s, least_s)
 
         def with_now(looks: tuple[tuple[float, int], ...], need: int) -> tuple[tuple[float, int], ...]:
             higher = (look for look in looks if look[1] > need and look[0] >= since_s)
@@ -61,38 +62,40 @@ class Needs:
 
         return Needs(with_now(self.highest, stay), with_now(self.met, met), returns)
 
-    def keep_s(self, least_s: float) -> float:
+    def keep_s(self, least_s: float, tuning: Tuning = SHIPPED) -> float:
         """How long a need is kept: as usual, or until it may be expected to have come back."""
         longest_s = max((gap_s for _, gap_s in self.returns), default=0.0)
-        return max(least_s, min(LONGEST_KEEP_S, RETURN_MARGIN * longest_s))
+        return max(least_s, min(tuning.max_retention_s, tuning.return_margin * longest_s))
 
-    def kept(self, now_s: float, least_s: float, serving: int, fell_s: float | None) -> int:
+    def kept(self, now_s: float, least_s: float, serving: int, fell_s: float | None, tuning: Tuning = SHIPPED) -> int:
         """The highest need that is kept. ``fell_s``: when the rate fell suddenly, a moment ago; what still starts for
-        a need before that comes too late, unless such a need came back before."""
-        since_s, gone_s = now_s - self.keep_s(least_s), -math.inf
-        if fell_s is not None and len(self.returns) < SURE_RETURNS:
+        a need before that comes too late, unless such a need came back twice before."""
+        since_s, gone_s = now_s - self.keep_s(least_s, tuning), -math.inf
+        if fell_s is not None and len(self.returns) < 2:
             gone_s = fell_s
         return max(min(need, serving) if at_s < gone_s else need for at_s, need in self.highest if at_s >= since_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """The needs of the last ``PATIENCE_S``: when the first of all looks without a break began, and (look, need) of each
+    """The needs of the last ``patience_s``: when the first of all looks without a break began, and (look, need) of each
     need below which none was since."""
 
     since_s: float | None = None
     lowest: tuple[tuple[float, int], ...] = ()
 
-    def grow(self, need: int, there: int, now_s: float, window_s: float, *, sudden: bool) -> tuple["Patience", int]:
+    def grow(
+        self, need: int, there: int, now_s: float, window_s: float, *, sudden: bool, tuning: Tuning = SHIPPED
+    ) -> tuple["Patience", int]:
         """(what is remembered, workers to have at least, by starts too)."""
         begun = self
-        if self.lowest and now_s - self.lowest[-1][0] > max(PATIENCE_S, GAP_WINDOWS * window_s):
+        if self.lowest and now_s - self.lowest[-1][0] > max(tuning.patience_s, 2 * window_s):
             begun = Patience()  # nobody knows what was needed meanwhile; one look that saw nothing is no break
         since_s = now_s - window_s if begun.since_s is None else begun.since_s
-        lower = (look for look in begun.lowest if look[1] < need and look[0] > now_s - PATIENCE_S)
+        lower = (look for look in begun.lowest if look[1] < need and look[0] > now_s - tuning.patience_s)
         seen = Patience(since_s, (*lower, (now_s, need)))
         at_once = min(need, max(1, there))  # a role without any worker serves nobody
-        least = at_once if seen.left_s(now_s) > 0 else seen.least
+        least = at_once if seen.left_s(now_s, tuning) > 0 else seen.least
         return seen, need if sudden else max(least, at_once)
 
     @property
@@ -100,9 +103,10 @@ class Patience:
         """The lowest need, of those seen."""
         return self.lowest[0][1] if self.lowest else 0
 
-    def left_s(self, now_s: float) -> float:
+    def left_s(self, now_s: float, tuning: Tuning = SHIPPED) -> float:
         """Until there have been looks for long enough to start workers; 0: there have."""
-        return PATIENCE_S if self.since_s is None else max(0.0, PATIENCE_S - (now_s - self.since_s))
+        whole_s = tuning.patience_s
+        return whole_s if self.since_s is None else max(0.0, whole_s - (now_s - self.since_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,25 +150,27 @@ def targets(memory: Memory, moment: Moment) -> tuple[Memory, Targets]:
     """What is wanted at ``moment``, and what is remembered of it."""
     ahead_per_s, rate_per_s, backlog = moment.ahead_per_s, moment.rate_per_s, moment.backlog
     there, now_s, keep_s = moment.committed, moment.now_s, moment.memory_s
-    window_s = moment.window_s
+    window_s, sudden, tuning = moment.window_s, moment.sudden, moment.point.tuning
     needed = moment.needs(ahead_per_s, moment.backlog_at(moment.lead_s))
     needed_now = moment.needs(rate_per_s, backlog, at_once=True)
-    prefill, grow_prefill = memory.prefill.grow(needed.prefill, there.prefill, now_s, window_s, sudden=moment.sudden)
-    decode, grow_decode = memory.decode.grow(needed.decode, there.decode, now_s, window_s, sudden=moment.sudden)
-    stay = needed.most(moment.needs(TOLERANCE * ahead_per_s, 0.0))
+    prefill, grow_prefill = memory.prefill.grow(
+        needed.prefill, there.prefill, now_s, window_s, sudden=sudden, tuning=tuning
+    )
+    decode, grow_decode = memory.decode.grow(needed.decode, there.decode, now_s, window_s, sudden=sudden, tuning=tuning)
+    stay = needed.most(moment.needs(tuning.rate_headroom * ahead_per_s, 0.0))
     memory = Memory(
         prefill,
         decode,
-        memory.prefill_needs.observe(needed.prefill, stay.prefill, there.prefill, now_s, window_s, keep_s),
-        memory.decode_needs.observe(needed.decode, stay.decode, there.decode, now_s, window_s, keep_s),
-        memory.needs.observe(needed.total, stay.total, there.total, now_s, window_s, keep_s),
+        memory.prefill_needs.observe(needed.prefill, stay.prefill, there.prefill, now_s, window_s, keep_s, tuning),
+        memory.decode_needs.observe(needed.decode, stay.decode, there.decode, now_s, window_s, keep_s, tuning),
+        memory.needs.observe(needed.total, stay.total, there.total, now_s, window_s, keep_s, tuning),
     )
     serving, fell_s = Layout(moment.prefill.active, moment.decode.active), moment.fell_s
     kept = Layout(
-        memory.prefill_needs.kept(now_s, keep_s, serving.prefill, fell_s),
-        memory.decode_needs.kept(now_s, keep_s, serving.decode, fell_s),
+        memory.prefill_needs.kept(now_s, keep_s, serving.prefill, fell_s, tuning),
+        memory.decode_needs.kept(now_s, keep_s, serving.decode, fell_s, tuning),
     )
-    kept_of_both = memory.needs.kept(now_s, keep_s, serving.total, fell_s)
+    kept_of_both = memory.needs.kept(now_s, keep_s, serving.total, fell_s, tuning)
     grow = Layout(grow_prefill, grow_decode)
     load_ahead = moment.work(needed, ahead_per_s)
     least = Layout(1, 1).most(needed_now, grow)

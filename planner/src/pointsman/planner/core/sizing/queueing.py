@@ -5,9 +5,6 @@ Allen and Cunneen. (Sakasegawa's mean with Erlang-C is not monotone in the load:
 """
 
 import math
-from typing import Final
-
-FAR_BEYOND: Final = 500.0  # exponents
 
 
 def erlang_c(servers: int, offered: float) -> float:
@@ -49,7 +46,7 @@ def lost_share(
     patience_s *= 2 / max(arrival_scv + service_scv, 1e-9)
     drift = rate_per_s - servers / mean_service_s
     grown = drift * patience_s
-    if grown > FAR_BEYOND:  # what is lost there, to the last digit; and nothing overflows
+    if grown > 500:  # what is lost there, to the last digit; and nothing overflows
         return offered / servers / (rate_per_s / drift + offered / servers)
     waiting = patience_s if abs(grown) < 1e-9 else math.expm1(grown) / drift
     beyond = offered / servers * math.exp(grown)

@@ -11,25 +11,9 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Final
 
-LEVEL_NOISE: Final = 2e-4  # (1.4 % of the level)² a second
-LEVEL_NOISE_FLOOR: Final = 1e-3
-TREND_NOISE: Final = 2.5e-8  # (of the level a second)² a second
-FIRST_DISPERSION: Final = 1.5
-DISPERSION_BOUNDS: Final = (1.0, 9.0)
-DISPERSION_WEIGHT: Final = 0.02
-SURPRISE: Final = 4.0  # standard deviations of one window that are no noise …
-SUSTAINED_SURPRISE: Final = 3.5  # … or of the mean of the last few
-LESS_SURPRISE: Final = 1.0  # more of both for a fall: that workers stay a moment longer costs less than to and fro
-FEWEST_SUSTAINED: Final = 4
+from pointsman.planner.core.tuning import SHIPPED, Tuning
+
 SURPRISES_KEPT: Final = 8
-TREND_BELIEVED: Final = 1.0  # standard deviations a trend must have to be used
-MOST_GROWTH: Final = 2.0  # within one horizon
-# Within one, too. A step down looks like a trend for minutes; who gave workers up for where it seemed to lead starts
-# them again, for the bound of his own errors. Who expects it to fall less has no more for it: scale-in waits anyhow.
-MOST_FALL: Final = 1.2
-RECENT_S: Final = 30.0  # the truth a forecast is compared with is the mean of this long
-ANSCOMBE: Final = 3 / 8  # added to a count before its root is taken
-KEPT_LEADS: Final = 2.0  # errors are kept so long: those of a ramp are no bound for the plain after it
 KEPT_ERRORS: Final = (80, 200)  # at least, at most
 MIN_ERRORS: Final = 20  # before the empirical quantile is used
 _NORMAL: Final = NormalDist()
@@ -54,9 +38,9 @@ class Trend:
             var_level=self.var_level
             + 2 * seconds * self.covariance
             + seconds * seconds * self.var_slope
-            + (LEVEL_NOISE * scale * scale + LEVEL_NOISE_FLOOR) * seconds,
+            + (2e-4 * scale * scale + 1e-3) * seconds,  # (1.4 % of the level)² a second, and a floor
             covariance=self.covariance + seconds * self.var_slope,
-            var_slope=self.var_slope + TREND_NOISE * scale * scale * seconds,
+            var_slope=self.var_slope + 2.5e-8 * scale * scale * seconds,  # (of the level a second)² a second
         )
 
     def update(self, surprise: float, noise: float) -> "Trend":
@@ -85,7 +69,7 @@ class RateForecaster:
     """One rate. ``observe`` every tick; a window that was not seen is a gap, not a zero. Times are seconds."""
 
     trend: Trend | None = None
-    dispersion: float = FIRST_DISPERSION  # variance of counts relative to Poisson's
+    dispersion: float = 1.5  # variance of counts relative to Poisson's
     recent: tuple[tuple[float, float, float], ...] = ()  # (end of window, count, its seconds)
     surprises: tuple[float, ...] = ()
     pending: tuple[tuple[float, float], ...] = ()  # (due, forecast)
@@ -93,7 +77,9 @@ class RateForecaster:
     changed_s: float | None = None  # the last time the filter was re-armed
     fell_s: float | None = None  # … downwards
 
-    def observe(self, count: float | None, window_s: float, now_s: float, lead_s: float) -> "RateForecaster":
+    def observe(
+        self, count: float | None, window_s: float, now_s: float, lead_s: float, tuning: Tuning = SHIPPED
+    ) -> "RateForecaster":
         """Take ``count`` arrivals of the last ``window_s`` seconds; None: not known. ``lead_s`` is the horizon used.
 
         Raises ValueError for a count that cannot be: a counter was read wrong.
@@ -107,34 +93,33 @@ class RateForecaster:
         if count < 0 or not math.isfinite(count):
             raise ValueError(f"count is {count}: it must be a finite number, 0 or more")
         rate = count / window_s
-        kept = tuple(r for r in self.recent if r[0] > now_s - RECENT_S)
+        kept = tuple(r for r in self.recent if r[0] > now_s - tuning.recent_rate_s)
         seen = replace(self, recent=(*kept, (now_s, count, window_s)))
         if self.trend is None:
             first = Trend(rate, 0.0, max(rate, 1 / window_s) / window_s, 0.0, 1e-6)
             return replace(seen, trend=first)
-        return seen._follow(self.trend, rate, window_s, now_s, lead_s)._learn(window_s, now_s, lead_s)
+        return seen._follow(self.trend, rate, window_s, now_s, tuning)._learn(window_s, now_s, lead_s, tuning)
 
-    def _follow(self, trend: Trend, rate: float, window_s: float, now_s: float, lead_s: float) -> "RateForecaster":
+    def _follow(self, trend: Trend, rate: float, window_s: float, now_s: float, tuning: Tuning) -> "RateForecaster":
         floor = 1 / window_s
         scale = max(trend.level, floor)
         trend = trend.predict(window_s, floor)
         noise = self.dispersion * scale / window_s
         surprise = rate - trend.level
-        # Counts are skewed, their roots hardly: 38 where 20 are usual is rare, but no four standard deviations.
-        usual, seen = (math.sqrt(count + ANSCOMBE) for count in (trend.level * window_s, rate * window_s))
+        # Counts are skewed, their roots (with Anscombe's 3/8) hardly: 38 where 20 are usual is rare, but no four
+        # standard deviations.
+        usual, seen = (math.sqrt(count + 3 / 8) for count in (trend.level * window_s, rate * window_s))
         deviation = surprise / math.sqrt(trend.var_level + noise) * 2 * usual / (usual + seen)
         surprises = (*self.surprises, deviation)[-SURPRISES_KEPT:]
-        sustained = max(
-            (abs(sum(surprises[-n:])) / math.sqrt(n) for n in range(FEWEST_SUSTAINED, len(surprises) + 1)), default=0.0
-        )
-        more = LESS_SURPRISE if surprise < 0 else 0.0
-        if abs(deviation) <= SURPRISE + more and sustained <= SUSTAINED_SURPRISE + more:
-            low, high = DISPERSION_BOUNDS
+        sustained = max((abs(sum(surprises[-n:])) / math.sqrt(n) for n in range(4, len(surprises) + 1)), default=0.0)
+        # One more for a fall: workers that stay a moment longer cost less than workers that are started again.
+        most = tuning.surprise_sigmas + (1.0 if surprise < 0 else 0.0)
+        if abs(deviation) <= most and sustained <= most - 0.5:
             spread = min(16.0, surprise * surprise * window_s / scale)
-            dispersion = self.dispersion + DISPERSION_WEIGHT * (spread - self.dispersion)
+            dispersion = self.dispersion + 0.02 * (spread - self.dispersion)
             return replace(
                 self, trend=trend.update(surprise, noise), surprises=surprises,
-                dispersion=min(max(dispersion, low), high),
+                dispersion=min(max(dispersion, 1.0), 9.0),
             )  # fmt: skip
         anew = Trend(trend.level, 0.0, surprise * surprise + trend.var_level + noise, 0.0, 1e-6 * scale * scale)
         changed = replace(self, trend=anew.update(surprise, noise), surprises=(), pending=(), changed_s=now_s)
@@ -142,24 +127,27 @@ class RateForecaster:
             return replace(changed, fell_s=now_s)
         return changed
 
-    def _learn(self, window_s: float, now_s: float, lead_s: float) -> "RateForecaster":
+    def _learn(self, window_s: float, now_s: float, lead_s: float, tuning: Tuning) -> "RateForecaster":
         """Compare what was forecast for now with what came, and promise again."""
         pending, errors, truth = list(self.pending), list(self.relative_errors), self.recent_per_s
         while pending and pending[0][0] <= now_s:
             forecast = pending.pop(0)[1]
             errors.append((truth - forecast) / math.sqrt(max(forecast, truth, 0.5)))
+        # Two leads: the errors of a ramp are no bound for the plain after it.
         least, most = KEPT_ERRORS
-        kept = min(max(int(KEPT_LEADS * lead_s / window_s), least), most)
-        pending.append((now_s + lead_s, self.expected(lead_s)))
+        kept = min(max(int(2 * lead_s / window_s), least), most)
+        pending.append((now_s + lead_s, self.expected(lead_s, tuning)))
         return replace(self, pending=tuple(pending), relative_errors=tuple(errors[-kept:]))
 
-    def at(self, ahead_s: float, now_s: float, lead_s: float, quantile: float) -> Forecast | None:
+    def at(
+        self, ahead_s: float, now_s: float, lead_s: float, quantile: float, tuning: Tuning = SHIPPED
+    ) -> Forecast | None:
         """The rate ``ahead_s`` from now; None before anything was seen."""
         if self.trend is None:
             return None
-        expected = self.expected(ahead_s)
+        expected = self.expected(ahead_s, tuning)
         # Of the truth, a count of so long. Poisson's alone: the dispersion of long windows has what the rate moved too.
-        truth_s = max(RECENT_S, sum(seconds for _, _, seconds in self.recent))
+        truth_s = max(tuning.recent_rate_s, sum(seconds for _, _, seconds in self.recent))
         chance = _NORMAL.inv_cdf(quantile) / math.sqrt(truth_s)
         if len(self.relative_errors) >= MIN_ERRORS:
             # What was always too much is no reason to plan for less than is expected: it is of a load that fell, and
@@ -176,18 +164,20 @@ class RateForecaster:
 
     @property
     def recent_per_s(self) -> float:
-        """The rate of the last ``RECENT_S`` that were seen; 0 before any."""
+        """The rate of the last ``recent_rate_s`` that were seen; 0 before any."""
         seconds = sum(seconds for _, _, seconds in self.recent)
         return sum(count for _, count, _ in self.recent) / seconds if seconds > 0 else 0.0
 
-    def expected(self, ahead_s: float) -> float:
+    def expected(self, ahead_s: float, tuning: Tuning = SHIPPED) -> float:
         """The rate ``ahead_s`` from now; 0 before anything was seen."""
         trend = self.trend
         if trend is None:
             return 0.0
-        believed = abs(trend.slope) > TREND_BELIEVED * math.sqrt(max(trend.var_slope, 0.0))
+        # A slope that is less than its standard deviation is not used.
+        believed = abs(trend.slope) > math.sqrt(max(trend.var_slope, 0.0))
         rate = max(0.0, trend.level + (trend.slope * ahead_s if believed else 0.0))
-        return min(max(rate, trend.level / MOST_FALL), MOST_GROWTH * trend.level + 1)
+        # A step down looks like a trend for minutes: workers removed for where it seems to lead are started again.
+        return min(max(rate, trend.level / tuning.max_forecast_fall), tuning.max_forecast_growth * trend.level + 1)
 
 
 def _quantile(errors: tuple[float, ...], share: float) -> float:

@@ -2,14 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from pointsman.api.protocol.names import Role
 from pointsman.planner.core.types import EngineSample
 from pointsman.planner.core.workload.request_lengths import Lengths
-
-SHAPE_WEIGHT: Final = 0.05  # of one tick, in means over what decodes
-SPREAD_WEIGHT: Final = 0.02  # of one prefill
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +27,7 @@ class Shape:
                 continue
             each = sample.tokens / max(sample.batch, 1.0)
             if sample.role is Role.PREFILL:
-                weight = SPREAD_WEIGHT if mean > 0 else 1.0
+                weight = 0.02 if mean > 0 else 1.0
                 mean += weight * (each - mean)
                 squares += weight * (each * each * (1 + (sample.tokens_scv or 0.0)) - squares)
             else:
@@ -50,12 +46,12 @@ class Shape:
         if sequences > 3 and lengths.prompt_tokens is not None and lengths.output_tokens is not None:
             average = held / sequences
             expected = lengths.prompt_tokens + lengths.output_tokens / 2
-            ratio += SHAPE_WEIGHT * (min(3.0, max(0.6, average / expected)) - ratio)
+            ratio += 0.05 * (min(3.0, max(0.6, average / expected)) - ratio)
             # Where the engine does not tell, contexts are as uneven as the prompts they begin with.
             if spread_of <= 0:
-                context_scv += SHAPE_WEIGHT * (min(4.0, max(0.0, scv)) - context_scv)
+                context_scv += 0.05 * (min(4.0, max(0.0, scv)) - context_scv)
             else:
-                context_scv += SHAPE_WEIGHT * (min(4.0, spread / spread_of / (average * average)) - context_scv)
+                context_scv += 0.05 * (min(4.0, spread / spread_of / (average * average)) - context_scv)
         return Shape(mean, squares, min(4.0, max(0.05, scv)), ratio, context_scv)
 
     def context_tokens(self, lengths: Lengths) -> float:

@@ -10,11 +10,8 @@ Testing", JASA 48, 1953).
 """
 
 from dataclasses import dataclass
-from typing import Final
 
 from pointsman.planner.core.types import Load
-
-YOUNG_SHARE: Final = 0.1  # of those begun that still run: with less, those that ended say enough
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +32,8 @@ class FirstAnswers:
             return self  # they got tokens, and nobody says how many
         tokens = window_s * 1000 / load.step_ms if load.step_ms else 0.0
         ended = self.ended + load.ended_per_s * window_s
-        over = ended > 0 and load.decoding <= YOUNG_SHARE * (ended + load.decoding)
+        # While less than a tenth of those begun still run, those that ended say enough.
+        over = ended > 0 and load.decoding <= 0.1 * (ended + load.decoding)
         decoded = self.decoded + tokens * (self.running + load.decoding) / 2
         return FirstAnswers(decoded, self.advance + tokens, ended, load.decoding, over)
 

@@ -9,11 +9,8 @@ workers compute say what it costs them. One cached share for all would send ever
 from dataclasses import dataclass
 from typing import Final
 
+from pointsman.planner.core.tuning import SHIPPED, Tuning
 from pointsman.planner.core.types import Load
-
-MEMORY_REQUESTS: Final = 200.0
-LEAST_TOLD: Final = 1e-9  # of what decode workers lacked: less is what rounding leaves
-LEAST_CACHED_SHARE: Final = 0.01  # of prompts: with less at decode workers, all prompts are alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +27,12 @@ class Prefixes:
     silent_missing: float = 0.0  # of ``missing``, where engines do not say what they pulled
     silent_prefilled: float = 0.0  # beside ``prefilled``, where engines do not say what they had
 
-    def observe(self, load: Load, shares: tuple[tuple[float, float], ...]) -> "Prefixes":
+    def observe(self, load: Load, shares: tuple[tuple[float, float], ...], tuning: Tuning = SHIPPED) -> "Prefixes":
         """Take one window; ``shares``: with what it said of them. Unknown changes nothing."""
         uncached = load.uncached
         if uncached is None:
             return self
-        kept = max(0.0, 1 - uncached.requests / MEMORY_REQUESTS)
+        kept = max(0.0, 1 - uncached.requests / tuning.memory_requests)
         return Prefixes(
             kept * self.prompts + uncached.prompt_tokens,
             kept * self.missing + uncached.tokens,
@@ -55,8 +52,8 @@ class Prefixes:
 
     @property
     def matter(self) -> bool:
-        """Whether decode workers have some."""
-        return bool(self.shares) and self.missing_share < 1 - LEAST_CACHED_SHARE
+        """Whether decode workers have some: with less than a hundredth all prompts are alike."""
+        return bool(self.shares) and self.missing_share < 1 - 0.01
 
     @property
     def held_by_prefill(self) -> float:
@@ -71,7 +68,7 @@ class Prefixes:
         proportion over all that is remembered: in one window most prompts are asked for that are pulled in a later one.
         """
         told = self.missing - self.silent_missing
-        if told <= LEAST_TOLD * self.missing:
+        if told <= 1e-9 * self.missing:  # less is what rounding leaves
             return 0.0
         said = self.prefilled / (self.prefilled + self.silent_prefilled) if self.prefilled > 0 else 1.0
         return self.pulled * (self.missing / told) * said

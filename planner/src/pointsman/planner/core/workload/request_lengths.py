@@ -8,24 +8,13 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from pointsman.planner.core.tuning import SHIPPED, Tuning
 from pointsman.planner.core.types import Load
 from pointsman.planner.core.workload.output_length_startup import FirstAnswers
 from pointsman.planner.core.workload.prefix_cache_hits import Prefixes
 
-LENGTHS_KEPT_S: Final = 300.0
-LEAST_REQUESTS: Final = 60  # kept whatever their age
-LEAST_WINDOWS: Final = 8
 MOST_LENGTH_WINDOWS: Final = 160
-MOST_RECENT_WINDOWS: Final = 48
-FORGET_WINDOWS: Final = 4  # a change seen over so many windows makes what was before forgotten
-CERTAIN: Final = 5.0  # standard errors
-LEAST_CHANGE: Final = 0.10  # of the mean: less is no other kind of prompt
 LEAST_SPREAD: Final = 0.05  # of the mean: window means are never more alike than that
-RECENT_REQUESTS: Final = 12
-EARLIER_REQUESTS: Final = 40
-CACHED_REQUESTS: Final = 200.0  # memory of the cached share
-SHARES_HALF_LIFE_S: Final = 100.0
-CHANGED_WEIGHT: Final = 0.7  # of one window in the distribution while the recent ones are of another kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +43,7 @@ class Lengths:
     first: FirstAnswers = field(default_factory=FirstAnswers)
     prefixes: Prefixes = field(default_factory=Prefixes)
 
-    def observe(self, load: Load, window_s: float, now_s: float) -> "Lengths":
+    def observe(self, load: Load, window_s: float, now_s: float, tuning: Tuning = SHIPPED) -> "Lengths":
         """Take one window; lengths that were not measured in it change nothing."""
         first = self.first.observe(load, window_s)
         requests = load.measured if load.measured is not None else load.arrivals_per_s * window_s
@@ -66,26 +55,25 @@ class Lengths:
             return replace(self, first=first)
         windows = [*self.windows, Window(now_s, requests, prompt_seen, output_seen)][-MOST_LENGTH_WINDOWS:]
         total = sum(w.requests for w in windows)
+        # Eight windows and 60 requests are kept whatever their age.
         while (
-            len(windows) > LEAST_WINDOWS
-            and windows[0].at_s < now_s - LENGTHS_KEPT_S
-            and total - windows[0].requests > LEAST_REQUESTS
+            len(windows) > 8 and windows[0].at_s < now_s - tuning.length_window_s and total - windows[0].requests > 60
         ):
             total -= windows.pop(0).requests
-        prompt, recent_prompts = _mean(windows, [w.prompt_tokens for w in windows])
-        output, recent_outputs = _mean(windows, [w.output_tokens for w in windows])
+        prompt, recent_prompts = _mean(windows, [w.prompt_tokens for w in windows], tuning)
+        output, recent_outputs = _mean(windows, [w.output_tokens for w in windows], tuning)
         longer = recent_prompts is not None and prompt > sum(w.requests * w.prompt_tokens for w in windows) / total
         recent = max(recent_prompts or 0, recent_outputs or 0)
-        if recent >= FORGET_WINDOWS:
+        if recent >= 4:  # a change that is seen over so many windows makes those before forgotten
             windows = windows[-recent:]
         cached = self.cached_share
         if load.cached_tokens is not None:
             share = min(max(load.cached_tokens / max(prompt_seen, 1.0), 0.0), 1.0)
-            cached += min(1.0, requests / CACHED_REQUESTS) * (share - cached)
+            cached += min(1.0, requests / tuning.memory_requests) * (share - cached)
         # The distribution has no test of its own: it is forgotten when a mean says that requests are others now.
-        weight = 1 - 0.5 ** (window_s / SHARES_HALF_LIFE_S)
+        weight = 1 - 0.5 ** (window_s / 100)
         if recent_prompts is not None:
-            weight = max(weight, CHANGED_WEIGHT)
+            weight = max(weight, 0.7)
         if load.prompt_length_shares:
             shares = _mix_shares(self.shares, load.prompt_length_shares, weight if self.shares else 1.0)
         else:
@@ -93,7 +81,8 @@ class Lengths:
         prefixes = self.prefixes
         if load.uncached is not None:
             seen = load.uncached.length_shares
-            prefixes = prefixes.observe(load, _mix_shares(prefixes.shares, seen, weight if prefixes.shares else 1.0))
+            mixed = _mix_shares(prefixes.shares, seen, weight if prefixes.shares else 1.0)
+            prefixes = prefixes.observe(load, mixed, tuning)
         return Lengths(
             tuple(windows), cached, shares,
             prompt_tokens=prompt,
@@ -117,7 +106,7 @@ class Lengths:
         return sum(w.requests for w in self.windows)
 
 
-def _mean(windows: list[Window], values: list[float]) -> tuple[float, int | None]:
+def _mean(windows: list[Window], values: list[float], tuning: Tuning) -> tuple[float, int | None]:
     """(the mean to use, of how many of the last windows it is; None: of all).
 
     Every split into earlier and recent windows is tested; of those that are certain the clearest is taken.
@@ -131,16 +120,16 @@ def _mean(windows: list[Window], values: list[float]) -> tuple[float, int | None
         )
     best: tuple[float, float, int] | None = None
     before_count, before_total, before_squares = count, total, squares
-    for recent in range(1, min(len(windows), MOST_RECENT_WINDOWS + 1)):
+    for recent in range(1, min(len(windows), 49)):
         n, v = windows[-recent].requests, values[-recent]
         before_count, before_total, before_squares = before_count - n, before_total - n * v, before_squares - n * v * v
         recent_count = count - before_count
-        if before_count < EARLIER_REQUESTS:
+        if before_count < 40:
             break
-        if recent_count < RECENT_REQUESTS:
+        if recent_count < 12:
             continue
         before, now = before_total / before_count, (total - before_total) / recent_count
-        if abs(now - before) <= LEAST_CHANGE * before:
+        if abs(now - before) <= tuning.min_length_change * before:
             continue
         # Of one request, from the spread of window means.
         spread = max(0.0, before_squares - before_count * before * before) / (len(windows) - recent)
@@ -150,7 +139,7 @@ def _mean(windows: list[Window], values: list[float]) -> tuple[float, int | None
         # Lengths are skewed, their logarithms hardly: one very long prompt is no change of their kind.
         further = min(abs(now - before), before * abs(math.log(max(now, 1e-9) / max(before, 1e-9))))
         certainty = further / math.sqrt(variance / recent_count + variance / before_count)
-        if certainty > CERTAIN and (best is None or certainty > best[0]):
+        if certainty > tuning.length_change_sigmas and (best is None or certainty > best[0]):
             best = certainty, now, recent
     return (total / count, None) if best is None else (best[1], best[2])
 

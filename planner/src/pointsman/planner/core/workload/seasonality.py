@@ -14,15 +14,13 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Final
 
-from pointsman.planner.core.workload.arrival_forecast import RECENT_S, RateForecaster
+from pointsman.planner.core.tuning import SHIPPED, Tuning
+from pointsman.planner.core.workload.arrival_forecast import RateForecaster
 
 DAY_S: Final = 86_400.0
 BIN_S: Final = 300.0
 DAYS: Final = 7
-SEEN_SHARE: Final = 0.5  # of a bin whose rate is known
-COMPARED_PER_BIN: Final = 10  # forecasts …
 MOST_PENDING: Final = 20  # … and of those, at most, not compared yet
-MEMORY_DAYS: Final = 2.0  # in which what was compared weighs a third of what is compared now
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +33,7 @@ class Trust:
 
     def compare(self, foretold: float, came: float, weight_s: float, day_s: float) -> "Trust":
         """With one more comparison, that stands for ``weight_s``; both beyond what the filter expected."""
-        keep = math.exp(-weight_s / (MEMORY_DAYS * day_s))
+        keep = math.exp(-weight_s / (2 * day_s))  # what was compared two days ago weighs a third
         return Trust(
             keep * self.came + weight_s * foretold * came,
             keep * self.foretold + weight_s * foretold * foretold,
@@ -85,18 +83,21 @@ class Season:
     week: Trust = Trust()
     pending: tuple[_Promise, ...] = ()
 
-    def observe(self, window_s: float, now_s: float, forecaster: RateForecaster, lead_s: float) -> "Season":
+    def observe(
+        self, window_s: float, now_s: float, forecaster: RateForecaster, lead_s: float, tuning: Tuning = SHIPPED
+    ) -> "Season":
         """Take the last window, as ``forecaster`` has just seen it."""
         trend = forecaster.trend
         if trend is None or not forecaster.recent or window_s <= 0:
             return self
-        every_s = max(self.bin_s / COMPARED_PER_BIN, lead_s / MOST_PENDING, window_s)
+        every_s = max(self.bin_s / 10, lead_s / MOST_PENDING, window_s)
         season = self._counted(forecaster.recent[-1][1], window_s, now_s)
         season = season._compared(forecaster.recent_per_s, every_s, now_s)
-        due_s = now_s + lead_s + RECENT_S / 2  # then the mean of ``RECENT_S`` is of the moment that is foretold
+        # Half of it later the mean of ``recent_rate_s`` is of the moment that is foretold.
+        due_s = now_s + lead_s + tuning.recent_rate_s / 2
         if season.pending and due_s < season.pending[-1].due_s + every_s:
             return season
-        expected = forecaster.expected(lead_s)
+        expected = forecaster.expected(lead_s, tuning)
         day, week = (
             None if rise is None else _beyond(trend.level, rise, expected)
             for rise in (season._day_rise(now_s, now_s + lead_s), season._rise(now_s, now_s + lead_s, DAYS))
@@ -104,11 +105,13 @@ class Season:
         promise = _Promise(due_s, expected, day, week)
         return replace(season, pending=(*season.pending, promise)[-MOST_PENDING:])
 
-    def forecast(self, now_s: float, forecaster: RateForecaster, lead_s: float) -> SeasonalForecast | None:
+    def forecast(
+        self, now_s: float, forecaster: RateForecaster, lead_s: float, tuning: Tuning = SHIPPED
+    ) -> SeasonalForecast | None:
         """By the one of day and week whose rises came more; None before a day is known."""
         if forecaster.trend is None:
             return None
-        level, expected = forecaster.trend.level, forecaster.expected(lead_s)
+        level, expected = forecaster.trend.level, forecaster.expected(lead_s, tuning)
         days = sum(self._rise(now_s, now_s + lead_s, back) is not None for back in range(1, DAYS + 1))
         found = [
             SeasonalForecast(
@@ -154,7 +157,8 @@ class Season:
         if number - season.number > self._kept:  # nothing of a week is known any more
             season = Season(self.day_s, self.bin_s, number)
         while season.number is not None and season.number < number:
-            rate = season.count / season.seconds if season.seconds >= SEEN_SHARE * season.bin_s else None
+            # Of a bin that was seen for less than half of its time no rate is known.
+            rate = season.count / season.seconds if season.seconds >= season.bin_s / 2 else None
             season = season._next(rate)
         if number < (season.number or 0):
             return season  # of a bin that is over

@@ -11,6 +11,7 @@ from typing import Any, Final
 from pointsman.planner.core.decide import decide as production
 from pointsman.planner.core.engine.performance_model import PerformanceModel
 from pointsman.planner.core.state import State
+from pointsman.planner.core.tuning import SHIPPED, Tuning
 from pointsman.planner.core.types import Decision, NextTick, Observation, Policy
 from pointsman.planner.core.workload.arrival_forecast import Forecast, RateForecaster
 from pointsman.planner.core.workload.output_length_startup import FirstAnswers
@@ -22,7 +23,9 @@ NAME: Final = "Pointsman"
 class PresentRate(RateForecaster):
     """Expects the present rate at every horizon: no trend, and no bound above it."""
 
-    def at(self, ahead_s: float, now_s: float, lead_s: float, quantile: float) -> Forecast | None:
+    def at(
+        self, ahead_s: float, now_s: float, lead_s: float, quantile: float, tuning: Tuning = SHIPPED
+    ) -> Forecast | None:
         """The level, at every horizon."""
         return None if self.trend is None else Forecast(self.trend.level, self.trend.level)
 
