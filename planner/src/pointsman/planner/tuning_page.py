@@ -20,18 +20,18 @@ _SECTIONS: Final = {
     "plan_retry_s": "Plans and elastic groups",
 }
 """By the first field of each section."""
-_COLUMNS: Final = "| constant | default | what it does, and what other values do | shown by |"
+_COLUMNS: Final = "| constant | default | effect, also of other values | shown by |"
 _HEAD: Final = """\
 # Constants of the planner
 
 *Generated from `planner/src/pointsman/planner/core/tuning.py` by `make tuning`. Do not edit.*
 
-This page is for platform engineers who want to know why a decision is as it is. It lists every constant that shapes a
-decision and is no field of a [policy](policy-guide.md). The values were chosen once, for all services. No setting
-changes them, because a value that helps one load hurts another. What differs between services is in the policy:
-objectives, budget, bounds, windows.
+This page explains the numbers behind decisions to platform engineers. It lists every constant that shapes a decision
+and is no field of a [policy](policy-guide.md). The values were chosen once, for all services. No setting changes them,
+because a value that helps one load hurts another. The policy has the numbers that differ between services: objectives,
+budget, bounds, windows.
 
-Times are in seconds (`_s`), shares are between 0 and 1. *Shown by* names what the value was chosen for: a load of the
+Times are in seconds (`_s`), shares are between 0 and 1. *Shown by* names the reason for the value: a load of the
 [evaluation](../reports/planner-evaluation.md), or a test below `tests/unit/planner/`. How the constants act together:
 [sizing](sizing.md), [decisions](decisions.md), [a decision by hand](by-hand.md).
 

@@ -57,7 +57,7 @@ class Tuning(BaseModel):
     length_change_sigmas: float = _constant(
         5.0,
         "Recent lengths replace the long mean when they differ by this many standard errors. Higher: a new mix is "
-        "seen late. Lower: chance looks like a new mix.",
+        "seen late. Lower: chance counts as a new mix.",
         "mixshift",
     )
     min_length_change: float = _constant(
@@ -261,7 +261,7 @@ class Tuning(BaseModel):
     )
     switch_evaluations: int = _constant(
         3,
-        "A switch must be better in so many evaluations in a row. More: it comes later. Fewer: chance switches "
+        "A switch must be better in this number of evaluations in a row. More: it comes later. Fewer: chance switches "
         "workers.",
         "mixshift",
     )
@@ -282,7 +282,7 @@ class Tuning(BaseModel):
     switches_per_worker: int = _constant(
         2,
         "Switches in ten minutes, times the workers (three at least), where the policy sets no number. More: "
-        "flapping is stopped later. Fewer: a second change of the mix waits.",
+        "flapping is stopped later. Fewer: another change of the mix waits.",
         "test_switch_guards.py",
     )
 
@@ -315,14 +315,14 @@ class Tuning(BaseModel):
     )
     pending_slacks: float = _constant(
         1.2,
-        "Prompt tokens a gateway sends to a prefill worker, in times of what the slack of TTFT allows. Higher: "
-        "requests wait in engines and are late. Lower: prefill workers idle.",
+        "Factor on the prompt tokens that a prefill worker computes within the slack of TTFT; gateways queue above it. "
+        "Higher: requests wait in engines and are late. Lower: prefill workers idle.",
         "burst",
     )
     queue_full_share: float = _constant(
         0.75,
-        "Of the prefill queue's limit, what counts as full. Higher: long prompts are prefilled on decode workers. "
-        "Lower: gateways queue early.",
+        "Share of the prefill queue's limit at which the queue counts as full. Higher: long prompts are prefilled "
+        "on decode workers. Lower: gateways queue early.",
         "burst",
         at_most=1.0,
     )
