@@ -171,7 +171,13 @@ def test_the_decode_workers_of_the_page_are_those_that_were_decided(shown: dict[
     assert demand.deviations(0.75) == demand.deviations(0.5) == 0, "from 0.75 down"
 
 
-@pytest.mark.parametrize(("rate", "attainment", "needed"), [(43, 0.95, 3), (43, 0.8, 2), (50, 0.95, 3), (50, 0.8, 3)])
+@pytest.mark.parametrize(
+    ("rate", "attainment", "needed"),
+    [
+        (43, 0.95, 3), (43, 0.8, 2), (50, 0.95, 3), (50, 0.8, 3),
+        (43.9, 0.8, 2), (44, 0.8, 3),  # 2.017 and 2.021 before rounding
+    ],
+)  # fmt: skip
 def test_a_lower_attainment_needs_the_decode_workers_that_the_page_says(
     rate: float, attainment: float, needed: int
 ) -> None:
@@ -211,12 +217,12 @@ def test_the_page_shows_the_alternatives_of_the_decision_and_when_it_was_made(de
 
 
 def test_the_constants_of_the_page_are_those_of_the_code() -> None:
-    rows = re.findall(r"^\| ([\d.]+) ?(%|s)? \|", PAGE.split("## Constants")[1], re.MULTILINE)
-    assert [float(number) / (100 if unit == "%" else 1) for number, unit in rows] == pytest.approx([
-        SHIPPED.max_prefill_utilization, SHIPPED.usable_ttft_share, SHIPPED.min_slack_share,
-        SHIPPED.usable_tpot_share, 2, demand.late_share(1.0), SHIPPED.max_network_utilization, ROUNDING,
-        SHIPPED.patience_s,
-    ])  # fmt: skip
+    found = re.findall(r"^\| (.+?) \| ([\d.]+) ?(%|s)? \|", PAGE.split("## Constants")[1], re.MULTILINE)
+    values = {name.strip("`"): float(number) / (100 if unit == "%" else 1) for name, number, unit in found}
+    others = [values.pop(name) for name in ("factor on the late share", "smallest late share", "rounding")]
+    assert others == pytest.approx([2, demand.late_share(1.0), ROUNDING])
+    assert values == pytest.approx({name: getattr(SHIPPED, name) for name in values})
+    assert len(values) == 6
 
 
 def computed(inputs: str, attainment: float) -> str:
