@@ -116,7 +116,7 @@ bench-streaming: sync ## running streams without and with a prefill token budget
 bench-planner: sync ## our planner beside others in our simulator, an hour and a quarter of a core (ARGS="--jobs 2", "--fixed": six fixed GPUs alone); writes bench/results/planner.json
 	@$(RUN) python -m bench.planner.own_simulator $(ARGS)
 
-bench-scraping: sync ## one planner reads the metrics of a thousand workers, beside whole pages, two minutes; writes bench/results/scraping.json
+bench-scraping: sync ## one planner reads the metrics of a thousand workers, a minute; writes bench/results/scraping.json
 	@$(RUN) python -m bench.planner.scraping $(ARGS)
 
 bench-predicted: sync ## the simulator's word against the real engine; writes bench/results/predicted.json
@@ -146,11 +146,11 @@ bench-elastic-simulated: sync ## goodput of two elastic instances in simulated t
 bench-multimodal: sync ## embeddings between workers by each transport, and input broadcasts between ranks in each mode, eleven minutes; writes bench/results/{embedding_transfer,input_broadcast}.json
 	@failed=0; for each in transfer broadcast; do $(RUN) python -m bench.multimodal.$$each || failed=1; done; exit $$failed
 
-bench-seasonal: sync ## rises that recur daily, with and without the seasonal forecast, half an hour; writes bench/results/seasonal.json
-	@$(RUN) python -m bench.planner.seasonal
+bench-seasonal: sync ## rises that recur daily, with and without the seasonal forecast, half an hour (ARGS="--loads constant --only forecast"); writes bench/results/seasonal.json
+	@$(RUN) python -m bench.planner.seasonal $(ARGS); measured=$$?; $(RUN) python -m bench.report; exit $$measured
 
 bench-forecast: sync ## the planner's forecast of rates beside plain ones, half a minute; writes bench/results/forecast.json
-	@$(RUN) python -m bench.planner.forecast_accuracy && $(RUN) python -m bench.planner.evaluation_page
+	@$(RUN) python -m bench.planner.forecast_accuracy && $(RUN) python -m bench.planner.evaluation_page && $(RUN) python -m bench.report
 
 replays: sync ## replay the example policies; writes docs/reports/replays
 	@$(RUN) python -m bench.replays $(ARGS)
@@ -163,7 +163,7 @@ bench-planner-dynamo-random: sync ## the same on random traces, a minute each (A
 	@PYTHONPATH=.:planner/src:serving/src:crds/src $(UV) run --frozen --quiet --python $(PYTHON) --project bench/planner/dynamo \
 		python -m bench.planner.dynamo.random_traces $(or $(ARGS),100 120) && $(RUN) python -m bench.planner.evaluation_page
 
-bench-report: sync ## render bench/results to docs/reports/benchmarks.md
+bench-report: sync ## render bench/results to docs/reports/benchmarks.md and the pages of elastic groups
 	@$(RUN) python -m bench.report
 
 clean: ## remove environments and caches of this folder

@@ -154,9 +154,9 @@ def finish(name: str, rows: Sequence[Row]) -> int:
 # --- kept measurements ---
 
 
-def keep(path: Path, found: Any) -> None:
-    """Write what was measured as JSON, compressed if the name ends in .xz."""
-    text = json.dumps(found, indent=1) + "\n"
+def keep(path: Path, found: Any, *, in_order: bool = False) -> None:
+    """Write what was measured as JSON, ``in_order`` of its keys, compressed if the name ends in .xz."""
+    text = json.dumps(found, indent=1, sort_keys=in_order) + "\n"
     path.write_bytes(lzma.compress(text.encode()) if path.suffix == ".xz" else text.encode())
 
 

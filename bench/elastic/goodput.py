@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -78,16 +79,10 @@ async def goodput_rows(load: Load, command: str) -> list[Row]:
                     unloaded = await _unloaded(endpoint)
                     print({"long" if is_long else "short": round(s, 3) for is_long, s in unloaded.items()}, flush=True)
                 found[name] = [await _goodput(endpoint, load, seed, unloaded, name) for seed in load.seeds]
-    rows = []
-    for name in list(SYSTEMS)[1:]:
-        rows.append(
-            row(
-                f"goodput of two instances, long and short prompts, {len(load.seeds)} seeds", "requests/s",
-                found["elastic"], peer=found[name], peer_name=name, of_ratio=True, of_means=True, at_least=1.3,
-                command=command,
-            )
-        )  # fmt: skip
-    return rows
+    name = f"goodput of two instances, long and short prompts, {len(load.seeds)} seeds"
+    beside = partial(row, of_ratio=True, of_means=True, at_least=1.3, command=command)
+    elastic = found.pop("elastic")
+    return [beside(name, "requests/s", elastic, theirs, peer_name=peer) for peer, theirs in found.items()]
 
 
 async def _goodput(endpoint: Endpoint, load: Load, seed: int, unloaded: Mapping[bool, float], name: str) -> float:

@@ -1,4 +1,6 @@
-"""What it costs that a group shrinks after a prefill, and that it grows while it decodes: single iterations, timed."""
+"""Single iterations, timed: what it costs that a group shrinks after a prefill and grows while it decodes, and what it
+brings that members attend over the keys at hand while queries travel.
+"""
 
 import statistics
 from pathlib import Path
@@ -14,6 +16,9 @@ PAIRS: Final = 30
 BATCH: Final = 4
 CONTEXT_TOKENS: Final = 256
 STEPS: Final = 12  # of a pair; the median counts
+OVERLAP_TOKENS: Final = 1024  # of each request, half of them on each instance
+OVERLAP_STEPS: Final = 6
+AWAITING: Final = "bench.elastic.awaiting_instance"
 
 
 async def iteration_rows(environment: Environment, model: Path, folder: Path, command: str) -> list[Row]:
@@ -73,3 +78,33 @@ async def scale_up_row(instances: Instances, command: str) -> Row:
         f"decode step of {BATCH} requests after a second instance joined", "s", grown,
         peer=alone, peer_name="one instance", of_ratio=True, at_most=1.10, command=command,
     )  # fmt: skip
+
+
+async def overlap_rows(environment: Environment, model: Path, folder: Path, command: str) -> list[Row]:
+    """The same steps of two instances that overlap exchanges with attention, and of two that await them, in turns."""
+    slots = BATCH * (OVERLAP_TOKENS + PAIRS * OVERLAP_STEPS)
+    requests = [f"o-{number}" for number in range(BATCH)]
+    half = OVERLAP_TOKENS // 2
+    prompts = [prompt(each, OVERLAP_TOKENS, [(0, half), (1, half)], seed) for seed, each in enumerate(requests)]
+
+    async def median_s(instances: Instances, pair: int) -> float:
+        took = []
+        for number in range(pair * OVERLAP_STEPS, (pair + 1) * OVERLAP_STEPS):
+            position = OVERLAP_TOKENS + number
+            steps = [Step(each, 7, position, place % 2, (0, 1)) for place, each in enumerate(requests)]
+            took.append(await instances.iterate(list(instances.hellos), steps=steps))
+        return statistics.median(took)
+
+    async with (
+        running_instances(environment, model, folder, 2, slots) as ours,
+        running_instances(environment, model, folder, 2, slots, program=AWAITING, network=8) as theirs,
+    ):
+        for each in (ours, theirs):
+            await each.iterate(list(each.hellos), prompts)
+        found: dict[bool, list[float]] = {True: [], False: []}
+        for pair in range(PAIRS):
+            for kind in (pair % 2 == 0, pair % 2 == 1):
+                found[kind].append(await median_s(ours if kind else theirs, pair))
+    name = f"decode step of {BATCH} requests of {OVERLAP_TOKENS} tokens on two instances"
+    peer_name = "exchanges awaited before attention"
+    return [row(name, "s", found[True], found[False], peer_name=peer_name, of_ratio=True, at_most=1.0, command=command)]

@@ -1,15 +1,15 @@
 """``make bench-elastic-paper``: LoongServe's evaluation in simulated time, with Pointsman's own manager."""
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from bench.elastic.paper_mixes import L_EVAL, LV_EVAL, SHARE_GPT, Mix, Zipf, mixed
-from bench.elastic.paper_search import Judged, Measure, Objectives, Tally, find_rates
+from bench.elastic.paper_search import Judged, Measure, Objectives, Tally, find_rates, mixes_and_seeds
 from bench.elastic.paper_systems import (
     CHUNKED,
     ELASTIC,
@@ -22,13 +22,12 @@ from bench.elastic.paper_systems import (
     TP8,
     Candidate,
     Served,
-)
+)  # fmt: skip
 from bench.elastic.simulation import Outcome, Run
-from bench.rows import RESULTS, Row, read, row, write
+from bench.rows import RESULTS, Row, finish, read, row, write
 
 COMMAND: Final = "make bench-elastic-paper"
 PATH: Final = RESULTS / "elastic_paper.json"
-SEEDS: Final = (1, 2, 3)
 PEERS: Final = (TP8, CHUNKED, STATIC_PD, FIXED_SP)
 ABLATION_PEERS: Final = (ONE_TP8, FIXED_SP, REPLICAS)
 MEASURES: Final = (Measure.TOTAL, Measure.INPUT, Measure.ALL, Measure.GOODPUT)
@@ -119,53 +118,44 @@ def rates(candidate: Candidate, experiment: Experiment, seeds: Sequence[int]) ->
 
 def rows_of(experiment: Experiment, seeds: Sequence[int], command: str) -> list[Row]:
     """A row for each peer and measure: the target is that the elastic group is first."""
-    began_s = time.process_time()
-    ours = rates(experiment.ours, experiment, seeds)
-    print(f"{ELASTIC.name}: {time.process_time() - began_s:.0f} s", flush=True)
+    ours = _timed(experiment.ours, experiment, seeds)
+    beside = partial(row, of_ratio=True, of_means=True, at_least=1.0, command=command)
     rows = []
     for peer in experiment.peers:
-        began_s = time.process_time()
         try:
-            theirs = rates(peer, experiment, seeds)
+            theirs = _timed(peer, experiment, seeds)
         except Refuses as refuses:
-            name = f"{experiment.name}: refused, too long for its memory"
-            rows.append(
-                row(name, "of requests", [0.0], peer=[refuses.share], peer_name=peer.name, at_most=0, command=command)
-            )
+            name, peer_name = f"{experiment.name}: refused, too long for its memory", peer.name
+            share = [refuses.share]
+            rows.append(row(name, "of requests", [0.0], share, peer_name=peer_name, at_most=0, command=command))
             continue
         for measure in experiment.measures:
-            rows.append(
-                row(
-                    f"{experiment.name}: {measure}", "requests/s", ours[measure], peer=theirs[measure],
-                    peer_name=peer.name, of_ratio=True, of_means=True, at_least=1.0, command=command,
-                )
-            )  # fmt: skip
-            print(rows[-1].name, peer.name, ours[measure], theirs[measure], rows[-1].ratio, flush=True)
-        print(f"{peer.name}: {time.process_time() - began_s:.0f} s", flush=True)
+            name = f"{experiment.name}: {measure}"
+            rows.append(beside(name, "requests/s", ours[measure], theirs[measure], peer_name=peer.name))
+            print(name, peer.name, ours[measure], theirs[measure], rows[-1].ratio, flush=True)
     return rows
+
+
+def _timed(candidate: Candidate, experiment: Experiment, seeds: Sequence[int]) -> dict[Measure, list[float]]:
+    began_s = time.process_time()
+    found = rates(candidate, experiment, seeds)
+    print(f"{candidate.name}: {time.process_time() - began_s:.0f} s", flush=True)
+    return found
 
 
 def main(argv: list[str]) -> int:
     """Measure, write the rows; 1 if a target was missed."""
-    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
-    parser.add_argument("--mixes", nargs="*", help="measure only these again (default: all)")
-    parser.add_argument("--seeds", type=int, nargs="*", default=SEEDS, help="of arrivals and lengths (default: 1 2 3)")
-    options = parser.parse_args(argv)
-    command = COMMAND if options.seeds == SEEDS else f'{COMMAND} ARGS="--seeds {" ".join(map(str, options.seeds))}"'
-    rows = [] if options.mixes is None else read(PATH)
-    mixes = options.mixes or [each.name for each in EXPERIMENTS]
+    asked = mixes_and_seeds(COMMAND, __doc__, argv, [each.name for each in EXPERIMENTS])
+    rows = read(PATH) if asked.some else []
     for experiment in EXPERIMENTS:
         name = experiment.name
-        if name in mixes:
+        if name in asked.mixes:
             began_s = time.process_time()
-            rows = [each for each in rows if not each.name.startswith(f"{name}:")] + rows_of(
-                experiment, options.seeds, command
-            )
+            rows = [each for each in rows if not each.name.startswith(f"{name}:")]
+            rows += rows_of(experiment, asked.seeds, asked.command)
             write(PATH.stem, in_order(rows))
             print(f"{name}: {time.process_time() - began_s:.0f} s of a core", flush=True)
-    for each in rows:
-        print(f"{each.name} beside {each.peer_name}: {each.ours:g} and {each.peer:g} {each.unit}, ratio {each.ratio}")
-    return 0 if all(each.met for each in rows) else 1
+    return finish(PATH.stem, in_order(rows))
 
 
 def in_order(rows: Sequence[Row]) -> list[Row]:

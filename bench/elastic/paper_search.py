@@ -16,7 +16,9 @@ from bench.elastic.paper_costs import TensorParallel
 from bench.elastic.paper_mixes import Mix
 from bench.elastic.paper_systems import FACTOR
 from bench.elastic.simulation import GOOD, Outcome
+from bench.rows import options, repeated
 
+SEEDS: Final = (1, 2, 3)
 COARSE: Final = 1.6  # and its eighth root is below BRACKET
 BRACKET: Final = 1.0605
 ABLATION_TTFT_S: Final = 15.0
@@ -154,3 +156,22 @@ def _around(tried: Mapping[float, Judged], measure: Measure) -> tuple[float, flo
     rates = sorted(tried)
     above = next(number for number, rate in enumerate(rates) if tried[rate][measure] > 1)
     return rates[above - 1], rates[above]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a command measures: mixes by name, with these seeds; ``some``: not all mixes, beside what is kept."""
+
+    mixes: Sequence[str]
+    seeds: tuple[int, ...]
+    command: str
+    some: bool
+
+
+def mixes_and_seeds(command: str, description: str | None, argv: Sequence[str], mixes: Sequence[str]) -> Part:
+    """The part that a command line asks for."""
+    seeds = (SEEDS, "of arrivals and lengths")
+    asked = options(command, description, argv, mixes=((*mixes,), "that are measured again"), seeds=seeds)
+    chosen = tuple(asked.seeds)
+    told = () if chosen == SEEDS else ("--seeds", *map(str, chosen))
+    return Part(asked.mixes, chosen, repeated(command, told), some={*asked.mixes} != {*mixes})

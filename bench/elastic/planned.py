@@ -4,12 +4,12 @@ The rate rises from the least to the most and falls again. The planner sees page
 two minutes, and those that leave hand their KV over. GPUs, model and lengths are those of ``bench.elastic.paper``.
 """
 
-import argparse
 import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from statistics import mean
 from typing import Final
@@ -18,7 +18,8 @@ import numpy as np
 
 from bench.elastic.paper_costs import SLOTS, SequenceParallel, TensorParallel
 from bench.elastic.paper_mixes import L_EVAL, LV_EVAL, SHARE_GPT, Lengths, mixed
-from bench.rows import RESULTS, Row, read, row, write
+from bench.elastic.paper_search import mixes_and_seeds
+from bench.rows import RESULTS, Row, finish, read, row, write
 from pointsman.planner.core.elastic.types import GroupBounds
 from pointsman.planner.core.types import Objectives, Policy
 from pointsman.planner.simulator.elastic.planners import GROUP_PLANNERS
@@ -29,7 +30,6 @@ from pointsman.serving.elastic.types import Settings
 
 COMMAND: Final = "make bench-elastic-planned"
 PATH: Final = RESULTS / "elastic_planned.json"
-SEEDS: Final = (1, 2, 3)
 MOST: Final = 8  # instances of two GPUs
 MAX_DEGREE: Final = 4
 GOAL: Final = 0.9
@@ -103,24 +103,19 @@ def rows_of(day: Day, seeds: Sequence[int], command: str) -> list[Row]:
     """Attainment beside each fixed number, and GPU-hours beside the fewest that keep the goal (else the most)."""
     planned = [_said(day, seed, None) for seed in seeds]
     fixed = {number: [_said(day, seed, number) for seed in seeds] for number in day.fixed}
-    rows = [
-        row(
-            f"{day.name}: attainment", "in time", [each.attainment for each in planned],
-            peer=[each.attainment for each in fixed[number]], peer_name=_named(number), of_means=True, at_least=GOAL,
-            command=command,
-        )
-        for number in day.fixed
-    ]  # fmt: skip
-    enough = [number for number in day.fixed if mean(each.attainment for each in fixed[number]) >= GOAL]
+    attainment = {number: [each.attainment for each in found] for number, found in fixed.items()}
+    enough = [number for number, shares in attainment.items() if mean(shares) >= GOAL]
     number = min(enough, default=max(day.fixed))
-    rows.append(
-        row(
-            f"{day.name}: GPU-hours", "GPU-hours", [each.gpu_hours for each in planned],
-            peer=[each.gpu_hours for each in fixed[number]], peer_name=_named(number), of_ratio=True, of_means=True,
-            at_most=1.0, command=command,
-        )
-    )  # fmt: skip
-    return rows
+    beside = partial(row, of_means=True, command=command)
+    ours = [each.attainment for each in planned]
+    hours = ([each.gpu_hours for each in found] for found in (planned, fixed[number]))
+    return [
+        *(
+            beside(f"{day.name}: attainment", "in time", ours, shares, peer_name=_named(each), at_least=GOAL)
+            for each, shares in attainment.items()
+        ),
+        beside(f"{day.name}: GPU-hours", "GPU-hours", *hours, peer_name=_named(number), of_ratio=True, at_most=1.0),
+    ]
 
 
 def _named(number: int) -> str:
@@ -142,21 +137,14 @@ def _said(day: Day, seed: int, fixed: int | None) -> GroupResult:
 
 def main(argv: list[str]) -> int:
     """Simulate, write the rows; 1 if a target was missed."""
-    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
-    parser.add_argument("--mixes", nargs="*", help="simulate only these again (default: all)")
-    parser.add_argument("--seeds", type=int, nargs="*", default=SEEDS, help="of the requests (default: 1 2 3)")
-    options = parser.parse_args(argv)
-    seeds = tuple(options.seeds)
-    command = COMMAND if seeds == SEEDS else f'{COMMAND} ARGS="--seeds {" ".join(map(str, seeds))}"'
-    rows = read(PATH) if options.mixes and PATH.exists() else []
-    mixes = options.mixes or [day.name for day in DAYS]
+    asked = mixes_and_seeds(COMMAND, __doc__, argv, [day.name for day in DAYS])
+    rows = read(PATH) if asked.some and PATH.exists() else []
     for day in DAYS:
-        if day.name in mixes:
-            rows = [each for each in rows if not each.name.startswith(f"{day.name}:")] + rows_of(day, seeds, command)
+        if day.name in asked.mixes:
+            rows = [each for each in rows if not each.name.startswith(f"{day.name}:")]
+            rows += rows_of(day, asked.seeds, asked.command)
             write(PATH.stem, in_order(rows))
-    for each in rows:
-        print(f"{each.name} beside {each.peer_name}: {each.ours:g} and {each.peer:g} {each.unit}, target {each.target}")
-    return 0 if all(each.met for each in rows) else 1
+    return finish(PATH.stem, in_order(rows))
 
 
 def in_order(rows: Sequence[Row]) -> list[Row]:

@@ -6,10 +6,11 @@ that is never parted. Times are about those of the small model on a core of a sh
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from bench.elastic.simulation import DecodeTime, Mix, Run, System, Unloaded, goodput
-from bench.rows import Row, row, write
+from bench.rows import finish, row
 from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime
 from pointsman.serving.elastic.types import Settings
 
@@ -35,33 +36,21 @@ SYSTEMS: Final = {
 }
 
 
-def rows_of(name: str, mix: Mix) -> list[Row]:
-    """A row for each static system."""
-    found = {system: _rates(system, mix) for system in SYSTEMS}
-    return [
-        row(
-            f"goodput, {name}", "requests/s", found["elastic"], peer=found[peer], peer_name=peer, of_ratio=True,
-            of_means=True, at_least=1.3, command=COMMAND,
-        )
-        for peer in list(SYSTEMS)[1:]
-    ]  # fmt: skip
-
-
-def _rates(name: str, mix: Mix) -> Sequence[float]:
+def rates(name: str, mix: Mix) -> Sequence[float]:
+    """The goodput of a system, a value for each seed."""
     domains, settings = SYSTEMS[name]
     run = Run(System(name, domains, SLOTS, MODEL), DECODE, settings)
     return [goodput(run, mix, Unloaded(ALONE, DECODE), FACTOR, REQUESTS, (seed,)) for seed in SEEDS]
 
 
 def main() -> int:
-    """Simulate, write the rows; 1 if a target was missed."""
+    """Simulate, write the rows, one for each static system; 1 if a target was missed."""
+    beside = partial(row, of_ratio=True, of_means=True, at_least=1.3, command=COMMAND)
     rows = []
     for name, mix in MIXES.items():
-        rows += rows_of(name, mix)
-        for each in rows[-2:]:
-            print(f"{each.name}: {each.ours:g}, {each.ratio:g} of {each.peer_name}", flush=True)
-    print(f"written to {write('elastic_simulated', rows)}")
-    return 0 if all(each.met for each in rows) else 1
+        elastic, *static = ((system, rates(system, mix)) for system in SYSTEMS)
+        rows += [beside(f"goodput, {name}", "requests/s", elastic[1], of, peer_name=peer) for peer, of in static]
+    return finish("elastic_simulated", rows)
 
 
 if __name__ == "__main__":

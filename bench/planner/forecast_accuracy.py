@@ -8,18 +8,18 @@ was found of each load, seed and horizon is written to ``bench/results/forecast_
 ``bench/results/forecast.json``.
 """
 
-import json
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from statistics import NormalDist
 from typing import Final
 
 import numpy as np
 
 from bench.planner.scenarios import RETURNING, SCENARIOS, STEADY_LOADS, STEADY_SEEDS, Synthetic, steady
-from bench.rows import RESULTS, Row, row, write
+from bench.rows import RESULTS, Row, finish, keep, kept, row
 from pointsman.planner.core.tuning import SHIPPED
 from pointsman.planner.core.workload.arrival_forecast import RateForecaster
 from pointsman.planner.replay.generators import Segment
@@ -203,12 +203,9 @@ def accuracy(load: str, seed: int, horizon_s: float, found: Sequence[Compared]) 
     def error(pairs: Iterable[tuple[float, float]]) -> float:
         return round(mape(pairs), 4)
 
+    above = sum(each.bound for each in found) / sum(each.ours for each in found) - 1
     return Accuracy(
-        load=load,
-        seed=seed,
-        horizon_s=horizon_s,
-        forecasts=len(found),
-        empty=sum(not each.came for each in found),
+        load, seed, horizon_s, len(found), sum(not each.came for each in found),
         ours=error((each.ours, each.came) for each in found),
         last=error((each.last, each.came) for each in found),
         mean=error((each.mean, each.came) for each in found),
@@ -216,8 +213,8 @@ def accuracy(load: str, seed: int, horizon_s: float, found: Sequence[Compared]) 
         covered_came=share([(each.bound, each.came) for each in found]),
         covered_true=share([(each.bound, true) for each, true in drawn_from]),
         covered_calm=share([(each.bound, true) for each, true in drawn_from if not each.rises]),
-        above=round(sum(each.bound for each in found) / sum(each.ours for each in found) - 1, 4) if horizon_s else None,
-    )
+        above=round(above, 4) if horizon_s else None,
+    )  # fmt: skip
 
 
 def measured(load: Load, seed: int) -> list[Accuracy]:
@@ -232,7 +229,7 @@ def measured(load: Load, seed: int) -> list[Accuracy]:
 
 def read_cells() -> list[Accuracy]:
     """All that were kept; none if there is no file."""
-    return [Accuracy(**cell) for cell in json.loads(CELLS.read_text())] if CELLS.exists() else []
+    return [Accuracy(**cell) for cell in kept(CELLS) or ()]
 
 
 def of_load(cells: Sequence[Accuracy], load: str, horizon_s: float) -> list[Accuracy]:
@@ -250,40 +247,26 @@ def ahead(horizon_s: float) -> str:
 
 def rows(cells: Sequence[Accuracy]) -> Iterator[Row]:
     """Means over the seeds: of each horizon beside both plain forecasts, and how much the bound covers."""
+    beside = partial(row, of_ratio=True, of_means=True, at_most=1.0, command=COMMAND)
     for load in LOADS.values():
         for horizon_s in HORIZONS_S:
             here = of_load(cells, load.name, horizon_s)
-            plain = ((LAST, [cell.last for cell in here]), (MEAN, [cell.mean for cell in here])) if here else ()
-            for peer_name, peer in plain:
-                yield row(
-                    f"{load.name}: MAPE, {ahead(horizon_s)}",
-                    "of the rate",
-                    [cell.ours for cell in here],
-                    peer=peer,
-                    peer_name=peer_name,
-                    of_ratio=True,
-                    of_means=True,
-                    at_most=1.0,
-                    command=COMMAND,
-                )
+            name, mine = f"{load.name}: MAPE, {ahead(horizon_s)}", [cell.ours for cell in here]
+            if here:
+                yield beside(name, "of the rate", mine, [cell.last for cell in here], peer_name=LAST)
+                yield beside(name, "of the rate", mine, [cell.mean for cell in here], peer_name=MEAN)
             what = "true rates" if load.rates_are_known else "rates that came"
             shares = [cell.covered_true if load.rates_are_known else cell.covered_came for cell in here]
             if known := [share for share in shares if share is not None]:
-                yield row(
-                    f"{load.name}: {what} within the bound, {ahead(horizon_s)}",
-                    "of forecasts",
-                    known,
-                    at_least=round(NOMINAL, 4),
-                    of_means=True,
-                    command=COMMAND,
-                )
+                name, least = f"{load.name}: {what} within the bound, {ahead(horizon_s)}", round(NOMINAL, 4)
+                yield row(name, "of forecasts", known, at_least=least, of_means=True, command=COMMAND)
 
 
 def main() -> int:
     """Measure all of it again and write cells and rows."""
     cells = [cell for load in LOADS.values() for seed in load.seeds for cell in measured(load, seed)]
-    CELLS.write_text(json.dumps([asdict(cell) for cell in cells], indent=1) + "\n")
-    print(f"wrote {write(RESULT, list(rows(cells)))}")
+    keep(CELLS, [asdict(cell) for cell in cells])
+    finish(RESULT, [*rows(cells)])
     return 0
 
 

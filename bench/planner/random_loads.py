@@ -39,7 +39,7 @@ from pointsman.planner.simulator.types import (
     Simulation,
     Trace,
     Truth,
-)
+)  # fmt: skip
 
 ENGINES: Final = (
     ("meta-llama/Meta-Llama-3.1-8B", "a100_sxm", "vllm", 1),
@@ -65,23 +65,6 @@ Rates = Floats
 # --- shapes: relative rates over so many seconds ---
 
 
-def _constant(draw: np.random.Generator, at_s: Floats) -> Rates:
-    return np.ones_like(at_s)
-
-
-def _step(draw: np.random.Generator, at_s: Floats) -> Rates:
-    begin, end = sorted(draw.uniform(0.2, 0.9, 2) * len(at_s))
-    return np.where((at_s > begin) & (at_s < end), draw.uniform(2, 5), 1.0)
-
-
-def _wave(draw: np.random.Generator, at_s: Floats) -> Rates:
-    return 1 + draw.uniform(0.3, 0.8) * np.sin(2 * np.pi * at_s / draw.uniform(300, 1800) + draw.uniform(0, 6))
-
-
-def _ramp(draw: np.random.Generator, at_s: Floats) -> Rates:
-    return 1 + draw.uniform(1, 5) * np.clip((at_s - draw.uniform(100, 600)) / draw.uniform(120, 900), 0, 1)
-
-
 def _levels(draw: np.random.Generator, at_s: Floats) -> Rates:
     rates, mean_s, begin = np.ones_like(at_s), draw.uniform(60, 300), 0
     while begin < len(at_s):
@@ -98,6 +81,11 @@ def _spikes(draw: np.random.Generator, at_s: Floats) -> Rates:
     return rates
 
 
+def _step(draw: np.random.Generator, at_s: Floats) -> Rates:
+    begin, end = sorted(draw.uniform(0.2, 0.9, 2) * len(at_s))
+    return np.where((at_s > begin) & (at_s < end), draw.uniform(2, 5), 1.0)
+
+
 def _walk(draw: np.random.Generator, at_s: Floats) -> Rates:
     rates: Rates = np.exp(np.cumsum(draw.normal(0, 0.012, len(at_s))))
     return np.clip(rates / np.median(rates), 0.25, 4)
@@ -108,25 +96,25 @@ def _pulses(draw: np.random.Generator, at_s: Floats) -> Rates:
     return np.where(at_s % every_s < every_s * draw.uniform(0.1, 0.5), draw.uniform(2, 6), 1.0)
 
 
-def _drop(draw: np.random.Generator, at_s: Floats) -> Rates:
-    return np.where(at_s < draw.uniform(0.3, 0.7) * len(at_s), 1.0, draw.uniform(0.1, 0.5))
-
-
 def _fall_and_return(draw: np.random.Generator, at_s: Floats) -> Rates:
     fallen = 1 - 0.8 * np.clip((at_s - 300) / draw.uniform(200, 1000), 0, 1)
     return fallen + np.where(at_s > 0.75 * len(at_s), draw.uniform(0.3, 1.5), 0)
 
 
 SHAPES: Final[dict[str, Callable[[np.random.Generator, Floats], Rates]]] = {
-    "constant": _constant,
+    "constant": lambda draw, at_s: np.ones_like(at_s),
     "step": _step,
-    "wave": _wave,
-    "ramp": _ramp,
+    "wave": lambda draw, at_s: (
+        1 + draw.uniform(0.3, 0.8) * np.sin(2 * np.pi * at_s / draw.uniform(300, 1800) + draw.uniform(0, 6))
+    ),
+    "ramp": lambda draw, at_s: (
+        1 + draw.uniform(1, 5) * np.clip((at_s - draw.uniform(100, 600)) / draw.uniform(120, 900), 0, 1)
+    ),
     "levels": _levels,
     "spikes": _spikes,
     "walk": _walk,
     "pulses": _pulses,
-    "drop": _drop,
+    "drop": lambda draw, at_s: np.where(at_s < draw.uniform(0.3, 0.7) * len(at_s), 1.0, draw.uniform(0.1, 0.5)),
     "fall and return": _fall_and_return,
 }
 
@@ -212,26 +200,17 @@ def _policy(draw: np.random.Generator, engine: Engine, requests: Requests) -> Po
     alone_ms = engine.performance.prefill_ms(prompt * (1 + requests.prompt_spread), 0)
     step_ms = engine.performance.decode_step_ms(16, 16 * (prompt + output / 2))
     told = float(draw.choice([30, 60, 120, 180, 300])) if draw.random() < 0.5 else None
-    spec = PlannerPolicySpec.model_validate(
-        {
-            "objectives": {
-                "ttftMs": round(max(300, 1.15 * alone_ms * draw.uniform(2.5, 8))),
-                "tpotMs": round(1.2 * step_ms * draw.uniform(1.3, 2.5), 1),
-            },
-            "budget": {"maxGpus": WORKERS * engine.gpus},
-            "actions": {"scaleOut": {"leadSeconds": told}},
-        }
-    )
+    objectives = {
+        "ttftMs": round(max(300, 1.15 * alone_ms * draw.uniform(2.5, 8))),
+        "tpotMs": round(1.2 * step_ms * draw.uniform(1.3, 2.5), 1),
+    }
+    budget, actions = {"maxGpus": WORKERS * engine.gpus}, {"scaleOut": {"leadSeconds": told}}
+    spec = PlannerPolicySpec.model_validate({"objectives": objectives, "budget": budget, "actions": actions})
     return planner_policy(spec, prefill=EACH, decode=EACH)
 
 
 def scaled(
-    draw: np.random.Generator,
-    rates: Rates,
-    requests: Requests,
-    simulation: Simulation,
-    policy: Policy,
-    workers: float,
+    draw: np.random.Generator, rates: Rates, requests: Requests, simulation: Simulation, policy: Policy, workers: float
 ) -> tuple[Trace, tuple[int, int]]:
     """(a trace whose busiest half minutes need about so many workers, the layout its first ones need).
 
@@ -259,11 +238,8 @@ def scaled(
 def _needs(trace: Trace, simulation: Simulation, policy: Policy, seconds: int) -> tuple[Floats, Floats]:
     """Prefill and decode workers of each slot, as if nothing were left of the one before."""
     decoding_s = trace.output_tokens * policy.objectives.tpot_ms / 1000
-    weights = (
-        clairvoyant.prefill_work_s(trace, simulation),
-        decoding_s,
-        decoding_s * (trace.prompt_tokens + trace.output_tokens / 2),
-    )
+    kv_s = decoding_s * (trace.prompt_tokens + trace.output_tokens / 2)
+    weights = clairvoyant.prefill_work_s(trace, simulation), decoding_s, kv_s
     edges = np.arange(0, seconds + SLOT_S, SLOT_S)
     work, sequences, kv_tokens = (np.histogram(trace.arrival_s, edges, weights=w)[0] / SLOT_S for w in weights)
     decode = [clairvoyant.decoders(s, kv, simulation, policy, 0.9) for s, kv in zip(sequences, kv_tokens, strict=True)]
@@ -335,10 +311,9 @@ def summary(loads: Sequence[tuple[int, Figures]]) -> Iterator[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench.planner.random_loads",
-        description="Random loads on random engines: where is another planner better than Pointsman?",
-        epilog="Example: .venv/bin/python -m bench.planner.random_loads 0 40",
-    )
+        prog="python -m bench.planner.random_loads", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
     parser.add_argument("first", type=int, help="the first seed")
     parser.add_argument("last", type=int, help="the one after the last seed")
     parser.add_argument("--ours", action="store_true", help="Pointsman alone")

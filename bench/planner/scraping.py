@@ -1,11 +1,9 @@
 """``make bench-scraping``: one planner reads the /metrics of a thousand workers.
 
-Pages are those that were captured of vLLM, served on loopback by processes of their own. Beside it, in the same run, is
-what the planner did before: each page parsed whole in the event loop, all requests begun at once, a timeout that counts
-the wait for a connection.
+Pages are those that were captured of vLLM, served on loopback by processes of their own. What whole pages parsed in the
+event loop took beside it: docs/design/0015-benchmarks.md.
 """
 
-import argparse
 import asyncio
 import multiprocessing
 import resource
@@ -19,68 +17,21 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
-import aiohttp
 from aiohttp import web
-from prometheus_client.parser import text_string_to_metric_families
 
-from bench.rows import Row, row, write
-from pointsman.planner.core.metrics.scrape_pair import Labels
+from bench.rows import Row, finish, options, row
 from pointsman.planner.scraper import Scraper
 
 COMMAND: Final = "make bench-scraping"
-PEER: Final = "whole pages in the event loop"
 CAPTURES: Final = Path(__file__).parents[2] / "tests" / "unit" / "planner" / "captures"
 TIMEOUT_S: Final = 2.0
 INTERVAL_S: Final = 2.5  # of a policy, by default
-STALL_S: Final = 0.1
+STALL_MS: Final = 100.0
+MOST_MIB: Final = 168.0  # a quarter of what whole pages took
 TICK_S: Final = 0.002
 SERVERS: Final = 2
-
-
-class Reader(Protocol):
-    """Reads all pages."""
-
-    async def scrape(self, urls: Mapping[str, str]) -> None:
-        """Read these, key to URL."""
-
-    def failed(self, key: str) -> bool:
-        """The newest attempt failed."""
-
-
-class WholePages:
-    """As the planner read pages before."""
-
-    def __init__(self, timeout_s: float) -> None:
-        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_s))
-        self._pages: dict[str, list[dict[str, dict[Labels, float]]]] = {}
-        self._failed: set[str] = set()
-
-    async def scrape(self, urls: Mapping[str, str]) -> None:
-        """All side by side."""
-        await asyncio.gather(*(self._scrape(key, url) for key, url in urls.items()))
-
-    async def _scrape(self, key: str, url: str) -> None:
-        try:
-            async with self._session.get(url) as answer:
-                page: dict[str, dict[Labels, float]] = {}
-                for family in text_string_to_metric_families(await answer.text()):
-                    for sample in family.samples:
-                        page.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
-        except (aiohttp.ClientError, TimeoutError):
-            self._failed.add(key)
-            return
-        self._failed.discard(key)
-        self._pages[key] = [*self._pages.get(key, [])[-1:], page]
-
-    def failed(self, key: str) -> bool:
-        """The newest attempt failed."""
-        return key in self._failed
-
-    async def close(self) -> None:
-        """End it."""
-        await self._session.close()
 
 
 @dataclass(frozen=True)
@@ -117,7 +68,7 @@ def _serve(pipe: Connection, addresses: Sequence[str]) -> None:
 
 
 def _open_many() -> None:
-    """Allow as many sockets as the system does: the peer opens one for each worker, the servers two."""
+    """Allow as many sockets as the system does: the servers open two for each worker."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -142,7 +93,7 @@ def served(workers: int) -> Iterator[dict[str, str]]:
             process.join()
 
 
-async def rounds(reader: Reader, urls: Mapping[str, str], count: int) -> list[Round]:
+async def rounds(reader: Scraper, urls: Mapping[str, str], count: int) -> list[Round]:
     """So many rounds, one an interval, after two that are not counted."""
     found = []
     for number in range(count + 2):
@@ -170,69 +121,39 @@ async def _longest_stall_s(loop: asyncio.AbstractEventLoop) -> float:
         return longest_s
 
 
-async def measure(workers: int, count: int) -> tuple[list[Round], list[Round], float, float]:
-    """(rounds of ours, of the peer, MiB that ours and that the peer keep of pages)."""
+async def measure(workers: int, count: int) -> tuple[list[Round], float]:
+    """(rounds, MiB that are kept of pages)."""
     with served(workers) as urls:
         async with Scraper(TIMEOUT_S) as scraper:
-            ours = await rounds(scraper, urls, count)
-        before = WholePages(TIMEOUT_S)
-        peer = await rounds(before, urls, count)
-        await before.close()
+            found = await rounds(scraper, urls, count)
         tracemalloc.start()
         async with Scraper(60.0) as scraper:
             for _ in range(2):
                 await scraper.scrape(urls)
-            ours_mib = tracemalloc.get_traced_memory()[0] / 2**20
+            mib = tracemalloc.get_traced_memory()[0] / 2**20
         tracemalloc.stop()
-        tracemalloc.start()
-        few = dict(list(urls.items())[: max(1, workers // 10)])  # whole pages of all may be more than there is
-        before = WholePages(60.0)
-        for _ in range(2):
-            await before.scrape(few)
-        peer_mib = tracemalloc.get_traced_memory()[0] / 2**20 * workers / len(few)
-        tracemalloc.stop()
-        await before.close()
-    return ours, peer, ours_mib, peer_mib
+    return found, mib
 
 
 def scraping_rows(workers: int, count: int) -> list[Row]:
     """What a round takes, how long the loop stands still, what is lost, what is kept."""
-    ours, peer, ours_mib, peer_mib = asyncio.run(measure(workers, count))
-    name = f"{workers} workers"
+    found, mib = asyncio.run(measure(workers, count))
+    judged: tuple[tuple[str, str, list[float], float], ...] = (
+        ("one round over", "s", [each.seconds for each in found], INTERVAL_S),
+        ("longest stall of the event loop in a round over", "ms", [each.stall_s * 1e3 for each in found], STALL_MS),
+        ("pages lost in a round over", "pages", [float(each.lost) for each in found], 0),
+        ("memory of the last two pages of", "MiB", [mib], MOST_MIB),
+    )
     return [
-        row(
-            f"one round over {name}", "s", [each.seconds for each in ours], peer=[each.seconds for each in peer],
-            peer_name=PEER, at_most=INTERVAL_S, command=COMMAND,
-        ),
-        row(
-            f"longest stall of the event loop in a round over {name}", "ms", [each.stall_s * 1e3 for each in ours],
-            peer=[each.stall_s * 1e3 for each in peer], peer_name=PEER, at_most=STALL_S * 1e3, command=COMMAND,
-        ),
-        row(
-            f"pages lost in a round over {name}", "pages", [float(each.lost) for each in ours],
-            peer=[float(each.lost) for each in peer], peer_name=PEER, at_most=0, command=COMMAND,
-        ),
-        row(
-            f"memory of the last two pages of {name}", "MiB", [ours_mib], peer=[peer_mib], peer_name=PEER,
-            of_ratio=True, at_most=0.25, command=COMMAND,
-        ),
-    ]  # fmt: skip
+        row(f"{what} {workers} workers", unit, of, at_most=most, command=COMMAND) for what, unit, of, most in judged
+    ]
 
 
 def main(argv: list[str]) -> int:
     """Measure, write the rows; 1 if a target was missed."""
-    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--workers", type=int, default=1000, help="pages (default: 1000)")
-    parser.add_argument("--rounds", type=int, default=9, help="counted rounds of each side (default: 9)")
-    options = parser.parse_args(argv)
+    asked = options(COMMAND, __doc__, argv, workers=(1000, "pages"), rounds=(9, "counted rounds"))
     _open_many()
-    rows = scraping_rows(options.workers, options.rounds)
-    path = write("scraping", rows)
-    for each in rows:
-        beside = f", {each.peer_name} {each.peer:g}" if each.peer is not None else ""
-        print(f"{'met   ' if each.met else 'MISSED'} {each.name}: {each.ours:g} {each.unit}{beside} ({each.target})")
-    print(f"wrote {path}")
-    return 0 if all(each.met for each in rows) else 1
+    return finish("scraping", scraping_rows(asked.workers, asked.rounds))
 
 
 if __name__ == "__main__":

@@ -6,19 +6,18 @@ half an hour, with workers that start in two minutes as in all loads of ``scenar
 ``bench/results/seasonal_cells.json``, rows to ``bench/results/seasonal.json``.
 """
 
-import argparse
-import json
+import itertools
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
-from typing import Final
+from functools import cache, partial
+from typing import Any, Final
 
 import numpy as np
 
 from bench.planner.scenarios import DATA, SCENARIOS
-from bench.rows import RESULTS, Row, row, write
+from bench.rows import RESULTS, Row, finish, keep, kept, options, row
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.state import State
 from pointsman.planner.core.workload.arrival_forecast import RateForecaster
@@ -216,80 +215,56 @@ def simulated(load: str, seed: int) -> Iterator[Simulated]:
 
 
 def rows(forecast: Sequence[Forecast], runs: Sequence[Simulated]) -> Iterator[Row]:
-    """Means over the seeds: with the season beside without."""
+    """Means over the seeds, where both were measured: the ratio with the season to that without."""
     for load in LOADS:
+        of_load = [each for each in forecast if each.load == load]
+        judged: list[tuple[str, str, Sequence[Any], str, dict[str, Any]]] = []
         for lead_s in LEADS_S:
-            yield from _beside(
-                f"{load}: rate foreseen too low, {lead_s:g} s ahead",
-                "of the rate",
-                [[each.short for each in forecast if (each.load, each.lead_s, each.planner) == (load, lead_s, planner)]
-                 for planner in (WITH, WITHOUT)],
-                at_most=1.0,
-            )  # fmt: skip
-            yield from _beside(
-                f"{load}: rate foreseen too high, {lead_s:g} s ahead",
-                "of the rate",
-                [[each.above for each in forecast if (each.load, each.lead_s, each.planner) == (load, lead_s, planner)]
-                 for planner in (WITH, WITHOUT)],
-                at_most=1.1,
-            )  # fmt: skip
-        mine, others = ([run for run in runs if (run.load, run.planner) == (load, who)] for who in (WITH, WITHOUT))
-        shares = [[run.share for run in each] for each in (mine, others)]
-        yield from _beside(f"{load}: share of requests within objectives", "", shares, at_least=0.999)
-        worst = [[run.worst_day for run in each] for each in (mine, others)]
-        yield from _beside(f"{load}: share within objectives on the worst day", "", worst, at_least=0.99)
-        hours = [[run.gpu_hours for run in each] for each in (mine, others)]
-        yield from _beside(f"{load}: GPU-hours", "h", hours, at_most=1.05)
-
-
-def _beside(
-    name: str,
-    unit: str,
-    values: Sequence[Sequence[float]],
-    *,
-    at_most: float | None = None,
-    at_least: float | None = None,
-) -> Iterator[Row]:
-    """A row of the ratio, where both were measured."""
-    ours, peer = values
-    if ours and peer:
-        yield row(
-            name, unit, ours, peer=peer, peer_name=WITHOUT, of_ratio=True, of_means=True, at_most=at_most,
-            at_least=at_least, command=COMMAND,
-        )  # fmt: skip
+            here = [each for each in of_load if each.lead_s == lead_s]
+            for what, value, most in (("low", "short", 1.0), ("high", "above", 1.1)):
+                name = f"rate foreseen too {what}, {lead_s:g} s ahead"
+                judged.append((name, "of the rate", here, value, {"at_most": most}))
+        simulated = [run for run in runs if run.load == load]
+        judged += [
+            ("share of requests within objectives", "", simulated, "share", {"at_least": 0.999}),
+            ("share within objectives on the worst day", "", simulated, "worst_day", {"at_least": 0.99}),
+            ("GPU-hours", "h", simulated, "gpu_hours", {"at_most": 1.05}),
+        ]
+        beside = partial(row, peer_name=WITHOUT, of_ratio=True, of_means=True, command=COMMAND)
+        for name, unit, found, value, target in judged:
+            mine, others = ([getattr(e, value) for e in found if e.planner == who] for who in (WITH, WITHOUT))
+            if mine and others:
+                yield beside(f"{load}: {name}", unit, mine, others, **target)
 
 
 def read_cells() -> tuple[list[Forecast], list[Simulated]]:
     """All that were kept; none if there is no file."""
-    kept = json.loads(CELLS.read_text()) if CELLS.exists() else {"forecast": [], "simulated": []}
-    return [Forecast(**cell) for cell in kept["forecast"]], [Simulated(**cell) for cell in kept["simulated"]]
+    found = kept(CELLS) or {"forecast": [], "simulated": []}
+    return [Forecast(**cell) for cell in found["forecast"]], [Simulated(**cell) for cell in found["simulated"]]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure what is asked for again, keep the rest, and write cells and rows."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("forecast", "simulated", "rows"))
-    parser.add_argument("--resume", action="store_true", help="keep the cells that were measured before")
-    asked = parser.parse_args(arguments)
-    forecast, runs = read_cells() if asked.only or asked.resume else ([], [])
-    for load in LOADS:
-        for seed in SEEDS:
-            if asked.only in (None, "forecast"):
-                for lead_s in LEADS_S:
-                    of = (load, seed, lead_s)
-                    if not asked.resume or all((each.load, each.seed, each.lead_s) != of for each in forecast):
-                        forecast = [each for each in forecast if (each.load, each.seed, each.lead_s) != of]
-                        forecast += forecasts(load, seed, lead_s)
-            if asked.only in (None, "simulated") and load in SIMULATED:
-                known = [run for run in runs if (run.load, run.seed) == (load, seed)]
-                if not asked.resume or not known:
-                    runs = [run for run in runs if (run.load, run.seed) != (load, seed)]
-                    runs += list(simulated(load, seed))
-            kept = {"forecast": [asdict(each) for each in forecast], "simulated": [asdict(run) for run in runs]}
-            CELLS.write_text(json.dumps(kept, indent=1) + "\n")
-    print(f"wrote {write(RESULT, list(rows(forecast, runs)))}")
-    return 0
+def main(argv: list[str]) -> int:
+    """Measure what was asked for again, keep the rest, and write cells and rows; 1 if a target is missed."""
+    which = ("all", "what is measured again: all, forecast, simulated, or rows (nothing)")
+    resume = (False, "keep the cells that were measured before")
+    asked = options(COMMAND, __doc__, argv, only=which, resume=resume, loads=((*LOADS,), "that are measured"))
+    again = asked.only == "all" and not asked.resume and {*asked.loads} == {*LOADS}
+    forecast, runs = ([], []) if again else read_cells()
+    for load, seed in itertools.product(asked.loads, SEEDS):
+        for lead_s in LEADS_S if asked.only in ("all", "forecast") else ():
+            rest = [each for each in forecast if (each.load, each.seed, each.lead_s) != (load, seed, lead_s)]
+            if not asked.resume or len(rest) == len(forecast):
+                forecast = rest + forecasts(load, seed, lead_s)
+        if asked.only in ("all", "simulated") and load in SIMULATED:
+            others = [run for run in runs if (run.load, run.seed) != (load, seed)]
+            if not asked.resume or len(others) == len(runs):
+                runs = [*others, *simulated(load, seed)]
+        order = [*LOADS]
+        forecast.sort(key=lambda each: (order.index(each.load), each.seed, each.lead_s))
+        runs.sort(key=lambda run: (order.index(run.load), run.seed))
+        keep(CELLS, {"forecast": [asdict(each) for each in forecast], "simulated": [asdict(run) for run in runs]})
+    return finish(RESULT, [*rows(forecast, runs)])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

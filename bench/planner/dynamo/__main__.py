@@ -1,7 +1,7 @@
 """Pointsman's planner beside Dynamo's, in NVIDIA's simulator: ``make bench-planner-dynamo``.
 
 Measured is what is published (``published.py``): workloads, starts of 45 and 120 s, the seeds of each, what an operator
-believes wrongly. Runs that were made are kept in ``bench/results/planner_dynamo_runs.json`` and not made again, except
+believes wrongly. Runs are kept in ``bench/results/planner_dynamo_runs.json.xz`` and not made again, except
 ours when the planner has changed, so the whole, hours of computing, can be made in pieces of ``--seconds``.
 
     ARGS="--parts ours"    # only our planner, wrong beliefs and pulses too, beside the others' kept runs
@@ -31,7 +31,7 @@ from bench.planner.dynamo.figures import COMMAND, RUNS, STARTS_S, WORKLOADS, WRO
 from bench.planner.dynamo.workloads import Workload  # noqa: E402
 from bench.planner.dynamo.workloads import make as make_workloads  # noqa: E402
 from bench.planner.sources import in_dynosim as planner_digest  # noqa: E402
-from bench.rows import RESULTS, write  # noqa: E402
+from bench.rows import RESULTS, finish, keep  # noqa: E402
 
 DATA = RESULTS.parent / "data"
 RESULT = "planner_dynamo"
@@ -63,10 +63,8 @@ class Measurements:
         key = f"{workload.name}/{start_s}/{seed}"
         if self.cells.get(key, {"trace": workload.digest})["trace"] != workload.digest:
             del self.cells[key]  # of another trace by the same name
-        cell = self.cells.setdefault(
-            key,
-            {"trace": workload.digest, "workload": workload.name, "start_s": start_s, "seed": seed, "complete": []},
-        )
+        new: Cell = {"trace": workload.digest, "workload": workload.name, "start_s": start_s, "seed": seed}
+        cell = self.cells.setdefault(key, new | {"complete": []})
         if cell.get("planner") != planner_digest():
             _forget(cell, published.OURS)
         cell["planner"] = planner_digest()
@@ -92,8 +90,7 @@ class Measurements:
             self._write()
 
     def _write(self) -> None:
-        RESULTS.mkdir(exist_ok=True)
-        RUNS.write_text(json.dumps(self.cells, indent=1, sort_keys=True) + "\n")
+        keep(RUNS, self.cells, in_order=True)
 
 
 def _forget(cell: Cell, parts: Iterable[str]) -> None:
@@ -132,12 +129,7 @@ def main(argv: list[str]) -> int:
         print(f"not all was measured within {options.seconds:.0f} s: call again")
     if tuning:
         return 0
-    rows = [*figures.rows(figures.kept_runs())]  # not of a cell that time ended in before anything was written
-    path = write(RESULT, rows)
-    for each in rows:
-        print(f"{'met   ' if each.met else 'MISSED'} {each.name}: {each.ours:g} {each.unit} (target {each.target})")
-    print(f"wrote {path}")
-    return 0 if all(each.met for each in rows) else 1
+    return finish(RESULT, [*figures.rows(figures.kept_runs())])  # not of a cell that time ended in before anything ran
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -5,17 +5,16 @@ Dynamo's configurations the best of a cell is the one with the highest mean good
 one configuration beforehand would do worse.
 """
 
-import json
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bench.planner.dynamo.configurations import CONFIGURATIONS, DOCUMENTED
-from bench.rows import RESULTS, Row
+from bench.rows import RESULTS, Row, kept
 
 COMMAND = "make bench-planner-dynamo"
-RUNS = RESULTS / "planner_dynamo_runs.json"
+RUNS = RESULTS / "planner_dynamo_runs.json.xz"
 WORKLOADS = ("step", "ramp", "burst", "mixshift", "azure_conv", "moon_conv")
 PULSES = ("pulses", "pulses_hour", "pulses_uneven")  # on/off bursts shorter than a start: judged by themselves
 STARTS_S = (45, 120)
@@ -87,7 +86,7 @@ class Cell:
 
 def kept_runs() -> Kept:
     """All that were kept; none if there is no file."""
-    return dict(json.loads(RUNS.read_text())) if RUNS.exists() else {}
+    return dict(kept(RUNS) or {})
 
 
 def cells(kept: Kept) -> list[Cell]:
@@ -95,11 +94,8 @@ def cells(kept: Kept) -> list[Cell]:
     found = []
     for workload in (*WORKLOADS, *PULSES):
         for start_s in STARTS_S:
-            whole = [
-                each
-                for each in kept.values()
-                if (each["workload"], each["start_s"]) == (workload, start_s) and _whole(kept, each)
-            ]
+            cell = [each for each in kept.values() if (each["workload"], each["start_s"]) == (workload, start_s)]
+            whole = [each for each in cell if _whole(kept, each)]
             whole = [each for each in whole if each["seed"] not in DEVELOPMENT] or whole
             if whole:
                 found.append(_cell(kept, workload, start_s, sorted(whole, key=lambda each: int(each["seed"]))))
@@ -150,14 +146,8 @@ def _clairvoyant(kept: Kept, run: Run) -> Run | None:
 
 def _figure(name: str, runs: Sequence[Run]) -> Figure:
     goodput, hours = ([float(run[key]) for run in runs] for key in ("goodput", "gpu_hours"))
-    return Figure(
-        name,
-        statistics.mean(goodput),
-        statistics.mean(hours),
-        (min(goodput), max(goodput)),
-        (min(hours), max(hours)),
-        len(runs),
-    )
+    means = statistics.mean(goodput), statistics.mean(hours)
+    return Figure(name, *means, (min(goodput), max(goodput)), (min(hours), max(hours)), len(runs))
 
 
 def _best(figures: Iterable[Figure]) -> Figure:
@@ -210,89 +200,77 @@ def _of_all(found: Sequence[Cell]) -> Iterator[Row]:
     cost = [cell.cost(cell.ours) for cell in found]
     runs = sum(cell.ours.runs for cell in found)
     for peer_name, peer in sides:
-        yield _row(
-            f"mean goodput of {number}", "of requests", statistics.mean(goodput), (min(goodput), max(goodput)), runs,
-            at_least=0.9, peer=statistics.mean(peer(cell).goodput for cell in found), peer_name=peer_name,
-        )  # fmt: skip
-        yield _row(
-            f"GPU-hours of {number}, geometric mean", "x the clairvoyant's", statistics.geometric_mean(cost),
-            (min(cost), max(cost)), runs, at_most=1.13, peer_name=peer_name,
-            peer=statistics.geometric_mean(cell.cost(peer(cell)) for cell in found),
-        )  # fmt: skip
+        theirs = statistics.mean(peer(cell).goodput for cell in found)
+        dear = statistics.geometric_mean(cell.cost(peer(cell)) for cell in found)
+        ours = statistics.mean(goodput), (min(goodput), max(goodput)), runs
+        yield _row(f"mean goodput of {number}", "of requests", *ours, at_least=0.9, peer=theirs, peer_name=peer_name)
+        ours = statistics.geometric_mean(cost), (min(cost), max(cost)), runs
+        name = f"GPU-hours of {number}, geometric mean"
+        yield _row(name, "x the clairvoyant's", *ours, at_most=1.13, peer=dear, peer_name=peer_name)
     steady = [cell for cell in found if cell.workload != "burst"]
     better = sum(cell.beats_dynamo for cell in steady)
-    yield _row(
-        f"cells of {len(steady)} (all but burst) with at least the goodput of Dynamo's best of "
-        f"{len(CONFIGURATIONS)} for at most its GPU-hours",
-        "cells", better, (better, better), runs, at_least=8,
-    )  # fmt: skip
+    name = (
+        f"cells of {len(steady)} (all but burst) with at least the goodput of Dynamo's best of {len(CONFIGURATIONS)} "
+        "for at most its GPU-hours"
+    )
+    yield _row(name, "cells", better, (better, better), runs, at_least=8)
 
 
 def _of_cell(cell: Cell) -> Iterator[Row]:
     """Goodput against Dynamo's best; goodput and cost against what this kind of change leaves possible."""
-    ours, causal, runs = cell.ours, cell.causal, cell.ours.runs
+    ours, causal, tuned = cell.ours, cell.causal, cell.tuned
     assert causal is not None  # only pulses have none
-    yield _row(
-        f"{cell.name}: goodput", "of requests", ours.goodput, ours.goodput_range, runs,
-        at_least=cell.tuned.goodput - EQUAL, peer=cell.tuned.goodput,
-        peer_name=f"Dynamo, best of {len(CONFIGURATIONS)}: {cell.tuned.name}; less {EQUAL:g} is equal",
-    )  # fmt: skip
+    best = f"Dynamo, best of {len(CONFIGURATIONS)}: {tuned.name}"
+    yield _goodput(f"{cell.name}: goodput", ours, tuned.goodput - EQUAL, tuned, f"{best}; less {EQUAL:g} is equal")
     reactive = "a reactive schedule that knows this moment's demand"
+    name = f"{cell.name}: goodput beside causal"
     if cell.workload == "burst":
-        yield _row(
-            f"{cell.name}: goodput beside causal", "of requests", ours.goodput, ours.goodput_range, runs,
-            at_least=causal.goodput - 0.03, peer=causal.goodput, peer_name=reactive,
-        )  # fmt: skip
-        yield _row(
-            f"{cell.name}: cost beside causal", "GPU-hours", ours.gpu_hours, ours.gpu_hours_range, runs,
-            at_most=1.2 * causal.gpu_hours, peer=causal.gpu_hours, peer_name=reactive,
-        )  # fmt: skip
+        yield _goodput(name, ours, causal.goodput - 0.03, causal, reactive)
+        yield _hours(f"{cell.name}: cost beside causal", ours, 1.2 * causal.gpu_hours, causal, reactive)
         return
     if cell.workload in UNANNOUNCED:
-        yield _row(
-            f"{cell.name}: goodput beside causal", "of requests", ours.goodput, ours.goodput_range, runs,
-            at_least=causal.goodput - 0.015, peer=causal.goodput, peer_name=reactive,
-        )  # fmt: skip
+        yield _goodput(name, ours, causal.goodput - 0.015, causal, reactive)
     else:
         least = 0.98 if cell.workload in RECORDED else RAMP_GOODPUT[cell.start_s]
-        yield _row(
-            f"{cell.name}: goodput, bound", "of requests", ours.goodput, ours.goodput_range, runs, at_least=least
-        )
-    hours = cell.clairvoyant.gpu_hours
+        yield _goodput(f"{cell.name}: goodput, bound", ours, least)
+    few, many = (hours / cell.clairvoyant.gpu_hours for hours in ours.gpu_hours_range)
     yield _row(
-        f"{cell.name}: cost", "x the clairvoyant's", cell.cost(ours),
-        (ours.gpu_hours_range[0] / hours, ours.gpu_hours_range[1] / hours), runs, at_most=MOST_COST[cell.workload],
-        peer=cell.cost(cell.tuned), peer_name=f"Dynamo, best of {len(CONFIGURATIONS)}: {cell.tuned.name}",
+        f"{cell.name}: cost", "x the clairvoyant's", cell.cost(ours), (few, many), ours.runs,
+        at_most=MOST_COST[cell.workload], peer=cell.cost(tuned), peer_name=best,
     )  # fmt: skip
 
 
 def _of_pulses(cell: Cell) -> Iterator[Row]:
     """Goodput beside Dynamo's best, and the cost beside the cheapest fixed layout that serves as well."""
-    ours, same = cell.ours, cell.beside_dynamo
     if cell.dynamo:
-        yield _row(
-            f"{cell.name}: goodput", "of requests", same.goodput, same.goodput_range, same.runs,
-            at_least=cell.tuned.goodput - EQUAL, peer=cell.tuned.goodput,
-            peer_name=f"Dynamo, best of {len(CONFIGURATIONS)}: {cell.tuned.name}, {cell.tuned.gpu_hours:.2f} "
-            f"GPU-hours; less {EQUAL:g} is equal",
-        )  # fmt: skip
+        tuned = cell.tuned
+        best = f"Dynamo, best of {len(CONFIGURATIONS)}: {tuned.name}, {tuned.gpu_hours:.2f} GPU-hours"
+        least, best = tuned.goodput - EQUAL, f"{best}; less {EQUAL:g} is equal"
+        yield _goodput(f"{cell.name}: goodput", cell.beside_dynamo, least, tuned, best)
     equal = cell.equal
     assert equal is not None  # only others have none
-    yield _row(
-        f"{cell.name}: cost at equal goodput ({ours.goodput:.3f})", "GPU-hours", ours.gpu_hours,
-        ours.gpu_hours_range, ours.runs, at_most=equal.gpu_hours, peer=equal.gpu_hours,
-        peer_name=f"cheapest fixed layout, {equal.name}, goodput {equal.goodput:.3f}",
-    )  # fmt: skip
+    name = f"{cell.name}: cost at equal goodput ({cell.ours.goodput:.3f})"
+    layout = f"cheapest fixed layout, {equal.name}, goodput {equal.goodput:.3f}"
+    yield _hours(name, cell.ours, equal.gpu_hours, equal, layout)
 
 
 def _of_wrong_beliefs(kept: Kept) -> Iterator[Row]:
     told = [run for run in kept.values() if "ours" in run and set(run.get("wrong", ())) >= set(WRONG)]
     for name in WRONG if told else ():
-        lost = [_figure("", list(run["ours"].values())).goodput - run["wrong"][name]["goodput"] for run in told]
-        yield _row(
-            f"{name}: goodput lost, mean of {len(lost)} runs", "of requests", statistics.mean(lost),
-            (min(lost), max(lost)), len(lost), at_most=0.03,
-        )  # fmt: skip
+        lost = [_ours([run]).goodput - run["wrong"][name]["goodput"] for run in told]
+        name = f"{name}: goodput lost, mean of {len(lost)} runs"
+        yield _row(name, "of requests", statistics.mean(lost), (min(lost), max(lost)), len(lost), at_most=0.03)
+
+
+def _goodput(name: str, ours: Figure, least: float, peer: Figure | None = None, peer_name: str | None = None) -> Row:
+    theirs = None if peer is None else peer.goodput
+    figures = ours.goodput, ours.goodput_range, ours.runs
+    return _row(name, "of requests", *figures, at_least=least, peer=theirs, peer_name=peer_name)
+
+
+def _hours(name: str, ours: Figure, most: float, peer: Figure, peer_name: str) -> Row:
+    figures = ours.gpu_hours, ours.gpu_hours_range, ours.runs
+    return _row(name, "GPU-hours", *figures, at_most=most, peer=peer.gpu_hours, peer_name=peer_name)
 
 
 def _row(
@@ -300,19 +278,10 @@ def _row(
     at_most: float | None = None, peer: float | None = None, peer_name: str | None = None,
 ) -> Row:  # fmt: skip
     """A row whose value is a mean of means, unlike those of ``bench.rows.row``."""
-    bound = at_least if at_least is not None else at_most
+    sign, bound = (">=", at_least) if at_least is not None else ("<=", at_most)
     assert bound is not None
     ours, bound = round(ours, 4), round(bound, 4)
-    return Row(
-        name=name,
-        unit=unit,
-        ours=ours,
-        peer=None if peer is None else round(peer, 4),
-        peer_name=peer_name,
-        ratio=None if not peer else round(ours / peer, 4),
-        target=f"{'>=' if at_least is not None else '<='} {bound:g}",
-        met=ours >= bound if at_least is not None else ours <= bound,
-        runs=runs,
-        spread=(round(spread[0], 4), round(spread[1], 4)),
-        command=COMMAND,
-    )
+    theirs, ratio = (None, None) if not peer else (round(peer, 4), round(ours / peer, 4))
+    met = ours >= bound if at_least is not None else ours <= bound
+    ranged = round(spread[0], 4), round(spread[1], 4)
+    return Row(name, unit, ours, theirs, peer_name, ratio, f"{sign} {bound:g}", met, runs, ranged, COMMAND)

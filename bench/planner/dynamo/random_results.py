@@ -1,12 +1,11 @@
 """The kept runs on random traces."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from bench.rows import RESULTS
+from bench.rows import RESULTS, kept
 
-KEPT = RESULTS / "planner_dynamo_random.json"
+KEPT = RESULTS / "planner_dynamo_random.json.xz"
 Run = Mapping[str, Any]
 """``goodput``, ``gpu_hours``, ``changes``."""
 Trace = Mapping[str, Any]
@@ -16,7 +15,7 @@ EQUAL, DEARER = 0.01, 1.02
 
 def read_kept() -> dict[str, Any]:
     """By seed; empty before anything was measured."""
-    return json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    return dict(kept(KEPT) or {})
 
 
 def best(runs: Mapping[str, Run]) -> Run:

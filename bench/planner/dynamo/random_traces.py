@@ -4,12 +4,11 @@
     make bench-planner-dynamo-random ARGS="100 120 --ours"   # Pointsman alone, beside what is kept of the others
 
 Shape, lengths, engine, objectives, start-up and first layout of a trace come from its seed alone; one in three is a
-piece of a recorded trace, thinned and stretched. Runs are kept in ``bench/results/planner_dynamo_random.json`` and not
+piece of a recorded trace, thinned and stretched. ``bench/results/planner_dynamo_random.json.xz`` has runs; they are not
 made again, but for Pointsman's when its planner has changed.
 """
 
 import argparse
-import json
 import logging
 import math
 import random
@@ -43,7 +42,7 @@ from bench.planner.dynamo.workloads import (  # noqa: E402
 )
 from bench.planner.random_loads import SHAPES  # noqa: E402
 from bench.planner.sources import in_dynosim as planner_digest  # noqa: E402
-from bench.rows import RESULTS  # noqa: E402
+from bench.rows import RESULTS, keep  # noqa: E402
 
 DATA = RESULTS.parent / "data"
 TRACES = Path(__file__).with_name("traces") / "random"
@@ -196,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"seed {seed}: too few requests", flush=True)
             continue
         kept[str(seed)] = _measured(at, kept.get(str(seed), {}), only_ours=options.ours)
-        KEPT.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+        keep(KEPT, kept, in_order=True)
         print(in_words(kept[str(seed)]), flush=True)
     return 0
 
