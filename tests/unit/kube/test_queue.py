@@ -160,24 +160,22 @@ async def test_work_that_asks_to_be_called_again_is(queue: WorkQueue[str], clock
 
 
 async def test_one_keys_failure_is_reported_and_does_not_stop_the_others(
-    queue: WorkQueue[str], clock: FakeClock
+    queue: WorkQueue[str], clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     done: list[str] = []
-    failures: list[tuple[str, str, float]] = []
 
     async def work(key: str) -> None:
         if key == "bad":
             raise RuntimeError("broken")
         done.append(key)
 
-    running = asyncio.create_task(
-        queue.run(work, workers=1, on_failure=lambda key, error, delay_s: failures.append((key, str(error), delay_s)))
-    )
+    running = asyncio.create_task(queue.run(work, workers=1))
     queue.add("bad")
     queue.add("good")
     await clock.settle()
     assert done == ["good"]
-    assert failures == [("bad", "broken", 0.5)]
+    (failed,) = (record.__dict__ for record in caplog.records)
+    assert (failed["key"], failed["why"], failed["retry_in_s"]) == ("bad", "broken", 0.5)
     queue.close()
     await running
 
@@ -210,7 +208,7 @@ async def _check(steps: list[tuple[str, str, float]], workers: int) -> None:
         finally:
             del running[key]
 
-    task = asyncio.create_task(queue.run(work, workers=workers, on_failure=lambda *_: None))
+    task = asyncio.create_task(queue.run(work, workers=workers))
     for step, key, seconds in steps:
         if step == "add":
             unseen.add(key)

@@ -233,7 +233,7 @@ class Mirror(Generic[M]):
             metadata, items = self._read_page(body)
             for item in items:
                 if isinstance(item, Unreadable):
-                    unreadable[_key(item.metadata)] = item
+                    unreadable[_identity(item).key] = item
                     continue
                 if isinstance(item, dict):  # a list names its items' kind only once
                     item.setdefault("apiVersion", self.resource.api_version)
@@ -293,10 +293,6 @@ class Mirror(Generic[M]):
                     raise error_from_status(event.object)
                 if isinstance(event, _Bookmark):
                     self._resource_version = event.object.metadata.resource_version
-                elif isinstance(event, _LeftOut):
-                    self._events += 1
-                    self._resource_version = event.found.metadata.resource_version
-                    self._take_unreadable(event)
                 else:
                     self._events += 1
                     self._resource_version = _identity(event.object).resource_version
@@ -308,14 +304,10 @@ class Mirror(Generic[M]):
         changes: list[tuple[M | None, M | None]] = []
         for key, old in self._objects.items():
             new = found.get(key)
-            if new is None:
-                changes.append((old, None))
-            elif _identity(old).version == _identity(new).version:
+            if new is not None and _identity(old).version == _identity(new).version:
                 found[key] = old  # unchanged: keep the object, and tell nobody
-            elif _identity(old).uid != _identity(new).uid:
-                changes += [(old, None), (None, new)]
             else:
-                changes.append((old, new))
+                changes += _changes(old, new)
         changes += [(None, new) for key, new in found.items() if key not in self._objects]
         self._objects = found
         self._by = {}
@@ -324,51 +316,31 @@ class Mirror(Generic[M]):
         for before, after in changes:
             self._tell(before, after)
 
-    def _take(self, item: M, *, deleted: bool) -> None:
+    def _take(self, item: "M | Unreadable", *, deleted: bool) -> None:
         """One event of the watch."""
-        key = _identity(item).key
-        left_out = self._unreadable.get(key)
-        if left_out is not None and (not deleted or left_out.metadata.uid == _identity(item).uid):
-            del self._unreadable[key]
-        old = self._objects.get(key)
-        if old is not None and _identity(old).version == _identity(item).version:
+        now = _identity(item)
+        old, left_out = self._objects.get(now.key), self._unreadable.get(now.key)
+        if isinstance(item, Unreadable) and not deleted:
+            self._leave_out(item)
+            self._unreadable[now.key] = item
+        elif left_out is not None and (not deleted or left_out.metadata.uid == now.uid):
+            del self._unreadable[now.key]
+        if deleted and (old is None or _identity(old).uid != now.uid):
             return
-        same = old is not None and _identity(old).uid == _identity(item).uid
-        if deleted and not same:
+        if old is not None and not isinstance(item, Unreadable) and _identity(old).version == now.version:
             return
-        if deleted:
-            del self._objects[key]
-            self._refile(key, old, None)
-            self._tell(old, None)
+        new = None if deleted or isinstance(item, Unreadable) else item
+        if new is not None:
+            self._objects[now.key] = new
         else:
-            self._objects[key] = item
-            self._refile(key, old, item)
-            if old is not None and not same:
-                self._tell(old, None)
-            self._tell(old if same else None, item)
-
-    def _take_unreadable(self, event: "_LeftOut") -> None:
-        """One event of the watch, of an object that the model cannot read."""
-        found = event.found
-        key = _key(found.metadata)
-        old = self._objects.get(key)
-        if event.type != "DELETED":
-            self._leave_out(found)
-            self._unreadable[key] = found
-        else:
-            left_out = self._unreadable.get(key)
-            if left_out is not None and left_out.metadata.uid == found.metadata.uid:
-                del self._unreadable[key]
-            if old is not None and _identity(old).uid != found.metadata.uid:
-                return
-        if old is not None:
-            del self._objects[key]
-            self._refile(key, old, None)
-            self._tell(old, None)
+            self._objects.pop(now.key, None)
+        self._refile(now.key, old, new)
+        for before, after in _changes(old, new):
+            self._tell(before, after)
 
     def _leave_out(self, found: Unreadable) -> None:
         """Tell of an object that the model cannot read, unless that was told already."""
-        key = _key(found.metadata)
+        key = _identity(found).key
         before = self._unreadable.get(key)
         if before is not None and (before.metadata.uid, before.why) == (found.metadata.uid, found.why):
             return
@@ -445,7 +417,7 @@ class _LeftOut(NamedTuple):
     """An event of an object that the model cannot read."""
 
     type: Literal["ADDED", "MODIFIED", "DELETED"]
-    found: Unreadable
+    object: Unreadable
 
 
 _RAW_PAGE: Final = TypeAdapter(_Page[dict[str, Any]])
@@ -464,10 +436,6 @@ class _Identity(NamedTuple):
         return (self.uid, self.resource_version)
 
 
-def _key(metadata: Metadata) -> Key:
-    return (metadata.namespace, metadata.name)
-
-
 def _identity(item: Any) -> _Identity:
     if isinstance(item, dict):
         metadata = item["metadata"]
@@ -475,3 +443,10 @@ def _identity(item: Any) -> _Identity:
         return _Identity(key, metadata["uid"], metadata["resourceVersion"])
     slim: Metadata = item.metadata
     return _Identity((slim.namespace or "", slim.name), slim.uid, slim.resource_version)
+
+
+def _changes(old: M | None, new: M | None) -> list[tuple[M | None, M | None]]:
+    """What to tell of an object: one that was replaced by another of its name is first gone, then added."""
+    if old is not None and new is not None and _identity(old).uid != _identity(new).uid:
+        return [(old, None), (None, new)]
+    return [] if old is None and new is None else [(old, new)]

@@ -28,10 +28,8 @@ class Terminated(Slim):
     """How a container's run ended."""
 
     exit_code: int
-    signal: int | None = None
     reason: str = ""
     message: str = ""
-    finished_at: datetime | None = None
 
 
 class Waiting(Slim):
@@ -60,7 +58,6 @@ class ContainerStatus(Slim):
 
     name: str
     ready: bool = False
-    started: bool | None = None
     restart_count: int = 0
     state: ContainerState = ContainerState()
     last_state: ContainerState = ContainerState()

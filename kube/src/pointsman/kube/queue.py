@@ -155,26 +155,17 @@ class WorkQueue(Generic[K]):
             oldest_age_s=0.0 if oldest_s is None else self._clock.monotonic_s() - oldest_s,
         )
 
-    async def run(
-        self,
-        work: Callable[[K], Awaitable[float | None]],
-        *,
-        workers: int = 4,
-        on_failure: Callable[[K, Exception, float], None] | None = None,
-    ) -> None:
+    async def run(self, work: Callable[[K], Awaitable[float | None]], *, workers: int = 4) -> None:
         """Work on keys, ``workers`` at a time, until the queue is closed and what ran has ended.
 
         ``work(key)`` returns in how many seconds it wants to be called again, None for not before the next change. An
-        exception puts the key into back-off and goes to ``on_failure(key, error, delay_s)``, by default the log.
+        exception puts the key into back-off and goes to the log.
         """
-        report = on_failure if on_failure is not None else _log_failure
         async with asyncio.TaskGroup() as group:
             for number in range(workers):
-                group.create_task(self._work(work, report), name=f"worker-{number}")
+                group.create_task(self._work(work), name=f"worker-{number}")
 
-    async def _work(
-        self, work: Callable[[K], Awaitable[float | None]], report: Callable[[K, Exception, float], None]
-    ) -> None:
+    async def _work(self, work: Callable[[K], Awaitable[float | None]]) -> None:
         while True:
             try:
                 key = await self.get()
@@ -183,7 +174,7 @@ class WorkQueue(Generic[K]):
             try:
                 again_s = await work(key)
             except Exception as error:  # noqa: BLE001 - one key's bug must not stop the others' work
-                report(key, error, self.failed(key))
+                _log_failure(key, error, self.failed(key))
             except asyncio.CancelledError:
                 self._finish(key)
                 raise
