@@ -28,7 +28,7 @@ from pointsman.process.settings import ProcessSettings
 from pointsman.workers.errors import QueueUnavailable
 from pointsman.workers.nats_link import NatsLink
 from pointsman.workers.settings import WorkerSettings
-from unit.kube.test_events import ApiServer
+from unit.kube.event_server import ApiServer
 
 SECRET = "s3cr3tPW"
 NATS = f"nats://worker:{SECRET}@127.0.0.1:9"

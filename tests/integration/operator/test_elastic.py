@@ -15,7 +15,7 @@ from pointsman.local.control_plane import ControlPlane
 from waiting import eventually
 
 from .conftest import Cluster
-from .test_plans import policy
+from .plan_objects import policy
 
 NAME = "long-chat"
 

@@ -15,7 +15,7 @@ from pointsman.kube.errors import Invalid, NotFound
 from waiting import eventually
 
 from .conftest import DEADLINE_S, Cluster
-from .test_plans import plan, policy
+from .plan_objects import plan, policy
 
 ENCODE = {
     "args": ["--max-num-batched-tokens=16384"],

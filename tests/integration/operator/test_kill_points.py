@@ -12,17 +12,16 @@ their mode in the middle of a plan, and objects of a newer version exist.
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from aiohttp import web
 
 from fixtures.fault_proxy import Fault, FaultProxy, LoseAnswer, Refuse, Reply, Request
-from fixtures.operators import ForkedOperator, OperatorProcess
+from fixtures.operators import OperatorProcess
 from fixtures.seeds import drawn_seed
 from pointsman.api.protocol import names
 from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
@@ -37,10 +36,12 @@ from pointsman.operator.core.naming import OWNED_REPLICAS_ANNOTATION, SWITCH_ANN
 from waiting import eventually
 
 from .conftest import Cluster
+from .newer_versions import newer_crds as newer_crds
+from .newer_versions import store
+from .plan_objects import layout, plan, policy, routing
+from .proxied import operator as operator
+from .proxied import proxy as proxy
 from .stand_in import NODE
-from .test_newer_objects import newer_crds as newer_crds
-from .test_newer_objects import store
-from .test_plans import layout, plan, policy, routing
 
 # About as many writes as an undisturbed one takes.
 MOST_WRITES: Final = {"switch": 18, "refused switch": 18, "plan": 34, "deleted pool": 6, "change of hands": 10}
@@ -454,21 +455,6 @@ class Trial:
     def _words(self, what: str) -> str:
         killed = dict(self.killer.points)
         return f"seed {self.seed}, trial {self._number}: {what}\nkilled: {killed}\n{self.cluster.operator.log[-4000:]}"
-
-
-@pytest.fixture
-async def proxy(operator_kubeconfig: Path, tmp_path: Path) -> AsyncIterator[FaultProxy]:
-    async with FaultProxy(operator_kubeconfig, tmp_path) as running:
-        yield running
-
-
-@pytest.fixture
-def operator(proxy: FaultProxy, namespace: str) -> Iterator[OperatorProcess]:
-    """One that reaches the API server through the proxy only."""
-    process = ForkedOperator(proxy.kubeconfig, namespace)
-    process.start()
-    yield process
-    process.kill()
 
 
 async def test_an_operator_killed_in_the_middle_of_switches_and_plans_finishes_them_exactly(

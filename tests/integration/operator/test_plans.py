@@ -1,6 +1,5 @@
 """Plans against a real API server: what is carried out in which order, what ends one, and who owns the replicas."""
 
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,87 +12,19 @@ from pointsman.kube import resources
 from pointsman.kube.client import Kube
 from pointsman.kube.resources import Resource
 from pointsman.local.control_plane import ControlPlane
-from pointsman.planner.core.types import Reason, RoutingNumbers
-from pointsman.planner.routing_publisher import RoutingPublisher
-from pointsman.serving.flow_control import FlowBounds
+from pointsman.planner.core.types import RoutingNumbers
 from waiting import eventually
 
 from .conftest import Cluster
+from .plan_objects import NUMBERS, layout, plan, policy, publish, routing, scale
 
 AUTOSCALERS = Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler")
-
-
-async def policy(cluster: Cluster, mode: Mode, **spec: Any) -> None:
-    """The PlannerPolicy ``chat``, made or changed."""
-    body = {
-        "apiVersion": names.API_VERSION,
-        "kind": "PlannerPolicy",
-        "metadata": {"name": "chat", "namespace": cluster.namespace},
-        "spec": {
-            "mode": mode,
-            "objectives": {"ttftMs": 1000, "tpotMs": 50},
-            "budget": {"maxGpus": 7},
-            "actions": {"scaleOut": {"unschedulableAfterSeconds": 10}},
-            **spec,
-        },
-    }
-    await cluster.kube.apply(resources.PLANNER_POLICIES, body)
-
-
-async def layout(cluster: Cluster, prefill: int, decode: int, mode: Mode) -> None:
-    """The service ``chat`` under a policy of that mode, all workers serving."""
-    await policy(cluster, mode)
-    pools = {"prefill": {"replicas": prefill, "maxReplicas": 4}, "decode": {"replicas": decode, "maxReplicas": 4}}
-    await cluster.create(pools=pools, policyRef={"name": "chat"})
-    await cluster.until_layout(prefill, decode)
-
-
-async def plan(
-    cluster: Cluster, sequence: int, prefill: int, decode: int, *, switches: int = 0, lives_s: float = 600, **spec: Any
-) -> str:
-    """What the planner writes; ``switches`` decode workers become prefill workers (negative: the other way)."""
-    now = datetime.now(UTC)
-    source, target = (Role.DECODE, Role.PREFILL) if switches > 0 else (Role.PREFILL, Role.DECODE)
-    name = f"chat-{sequence:05}"
-    body = {
-        "metadata": {"name": name},
-        "spec": {
-            "serviceRef": {"name": "chat"},
-            "sequence": sequence,
-            "mode": Mode.ACTIVE,
-            "observedAt": now.isoformat(),
-            "pools": {"prefill": {"replicas": prefill}, "decode": {"replicas": decode}},
-            "switches": [{"from": source, "to": target, "count": abs(switches)}] if switches else [],
-            "routing": {"maxLocalPrefillTokens": 100 * sequence, "maxPrefillQueueSize": 8},
-            "changesLayout": True,
-            "reason": "PrefillShort",
-            "message": "long prompts",
-            "expiresAt": (now + timedelta(seconds=lives_s)).isoformat(),
-            **spec,
-        },
-    }
-    await cluster.kube.create(resources.PLANS, body, cluster.namespace, field_validation="Strict")
-    return name
 
 
 async def decide(cluster: Cluster, name: str, decision: str) -> None:
     """What a person does: ``kubectl patch plan``."""
     answer = {"spec": {"approval": {"decision": decision, "by": "a person"}}}
     await cluster.kube.patch(resources.PLANS, name, cluster.namespace, answer)
-
-
-async def routing(cluster: Cluster) -> Mapping[str, object]:
-    """``status.routing`` as the API server has it now; mirrors show it later."""
-    found = await cluster.kube.get(resources.LLM_SERVICES, "chat", cluster.namespace)
-    numbers: Mapping[str, object] = found["status"].get("routing", {})
-    return numbers
-
-
-async def scale(cluster: Cluster, pool: str, replicas: int) -> None:
-    """``kubectl scale wpool``."""
-    await cluster.kube.patch(
-        resources.WORKER_POOLS, pool, cluster.namespace, {"spec": {"replicas": replicas}}, subresource="scale"
-    )
 
 
 def budgets(cluster: Cluster, role: Role) -> list[int | None]:
@@ -243,17 +174,6 @@ async def test_an_autoscaler_and_kubectl_scale_are_left_alone_where_the_policy_i
     await cluster.until_layout(2, 2)
     put_back = [event for event in cluster.events.objects() if event.get("reason") == "ReplicasPutBack"]
     assert put_back == []
-
-
-NUMBERS = RoutingNumbers(640, 8, FlowBounds(1000, 12, 800))
-
-
-async def publish(cluster: Cluster, numbers: RoutingNumbers) -> None:
-    """What the planner does."""
-    service = cluster.service()
-    assert service is not None
-    key, uid = (cluster.namespace, "chat"), service.metadata.uid
-    await RoutingPublisher(cluster.kube, key, uid).publish(NUMBERS, numbers, Reason.FLOW_CONTROL, datetime.now(UTC))
 
 
 async def until_routing(cluster: Cluster, what: str, **numbers: object) -> None:

@@ -15,8 +15,9 @@ from pointsman.kube import resources
 from waiting import eventually
 
 from .conftest import Cluster
-from .test_kill_points import operator, proxy  # noqa: F401  the operator reaches the API server through this proxy
-from .test_plans import layout, plan, policy, scale
+from .plan_objects import layout, plan, policy, scale
+from .proxied import operator as operator
+from .proxied import proxy as proxy
 
 _KINDS = ("/plans", "/roleswitches")
 
@@ -45,7 +46,7 @@ async def _plan_of_another(cluster: Cluster, number: int) -> None:
 
 async def test_a_switch_and_a_plan_that_run_are_read_by_their_names(
     cluster: Cluster,
-    proxy: FaultProxy,  # noqa: F811
+    proxy: FaultProxy,
 ) -> None:
     await layout(cluster, 1, 3, Mode.ACTIVE)
     await asyncio.gather(*(_plan_of_another(cluster, number) for number in range(1, 21)))
@@ -73,7 +74,7 @@ async def test_a_switch_and_a_plan_that_run_are_read_by_their_names(
 
 
 @pytest.fixture
-async def old_policy(cluster: Cluster, proxy: FaultProxy) -> Callable[[], Awaitable[None]]:  # noqa: F811
+async def old_policy(cluster: Cluster, proxy: FaultProxy) -> Callable[[], Awaitable[None]]:
     """From its call on, the operator learns of no edit of a policy by its watch."""
 
     def silent(request: Request) -> Silence | None:

@@ -23,7 +23,7 @@ from pointsman.local.control_plane import ControlPlane
 from waiting import eventually
 
 from .conftest import USER, Cluster
-from .test_plans import layout, plan
+from .plan_objects import layout, plan
 
 QUOTAS: Final = Resource("", "v1", "resourcequotas", "ResourceQuota")
 LIMIT_RANGES: Final = Resource("", "v1", "limitranges", "LimitRange")

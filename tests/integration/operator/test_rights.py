@@ -24,7 +24,7 @@ from waiting import eventually
 
 from . import test_elastic as groups
 from .conftest import Cluster
-from .test_plans import layout, plan
+from .plan_objects import layout, plan
 
 ASKED_BY_ADMISSION: Final = {
     (GROUP, "llmservices/finalizers", "update"),

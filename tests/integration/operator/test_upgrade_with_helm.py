@@ -35,7 +35,7 @@ from waiting import eventually
 
 from .clients import MODEL, Clients, clients_of, serve_requests
 from .conftest import CRDS, Cluster
-from .test_plans import plan, policy, publish, routing
+from .plan_objects import plan, policy, publish, routing
 
 WITHOUT_GROUPS: Final = "3a2454a"
 WITHOUT_ENCODE: Final = "ec6a7b8"

@@ -2,7 +2,7 @@
 
 from pointsman.api.protocol.names import Role
 from pointsman.gateway.types import Discovered, Worker, WorkerKey
-from unit.gateway.test_fleet import World
+from unit.gateway.fleet_world import World
 
 
 class ImageWorld(World):

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.operator.core.decide import decide, next_look_s
-from unit.operator.test_plan_limits import policy as limited
-from unit.operator.test_plans import plan, policy
-from unit.operator.test_plans import world as planned_world
+from unit.operator.limits import policy as limited
+from unit.operator.planned import plan, policy
+from unit.operator.planned import world as planned_world
 from unit.operator.world import NODES, Render, World
 
 BUDGET = 8

@@ -16,8 +16,8 @@ from pointsman.operator.core import actions as act
 from pointsman.operator.core.kv_groups import incompatibilities, worker_image
 from pointsman.operator.core.roles import prefill_partner, role_actions
 from pointsman.operator.core.snapshot import Container, Service, Snapshot, Worker
-from unit.operator.test_decisions import snapshot, worker
-from unit.operator.test_status import of, told
+from unit.operator.reports import of, told
+from unit.operator.scenes import snapshot, worker
 from unit.operator.world import IMAGE, KV, World, kv_of, service, spec, state
 
 NEW = "worker:2"

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from pointsman.api.protocol.names import LANGUAGE_ROLES
 from pointsman.operator.core.decide import decide
-from unit.operator.test_convergence import worlds
+from unit.operator.random_worlds import worlds
 from unit.operator.world import Render, World
 
 

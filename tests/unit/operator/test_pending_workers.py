@@ -15,8 +15,8 @@ from pointsman.operator.core.decide import decide, next_look_s
 from pointsman.operator.core.drain import choose_victims
 from pointsman.operator.core.snapshot import Policy
 from pointsman.operator.core.unschedulable import NODE_PROVISION_S, pending_of_plan
-from unit.operator.test_decisions import worker
-from unit.operator.test_plans import plan, policy, replicas, status, world
+from unit.operator.planned import plan, policy, replicas, status, world
+from unit.operator.scenes import worker
 from unit.operator.world import Render, World
 
 

@@ -1,9 +1,8 @@
 """What a policy lets a plan do is looked at before every step: policies are edited while plans run."""
 
 import random
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from hypothesis import given, note, settings
@@ -11,30 +10,14 @@ from hypothesis import strategies as st
 
 from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.plan import PlanPhase, PlanReason
-from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicySpec
+from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.operator.core.actions import CreateSwitch, WritePool
 from pointsman.operator.core.decide import decide
 from pointsman.operator.core.ledger import ChangeKind
-from pointsman.operator.core.snapshot import Policy
-from unit.operator.test_plans import plan, replicas, status, world
+from unit.operator.limits import policy
+from unit.operator.planned import plan, replicas, status, world
 from unit.operator.world import Render
-
-NONE: Final[Mapping[str, Any]] = {}
-
-
-def policy(
-    mode: Mode = Mode.ACTIVE, *, budget: dict[str, int] | None = None, actions: Mapping[str, Any] = NONE
-) -> Policy:
-    """A policy with ``actions`` as a user writes them."""
-    body = {
-        "mode": mode,
-        "objectives": {"ttftMs": 1000, "tpotMs": 50},
-        "budget": budget or {"maxGpus": 12},
-        "actions": dict(actions),
-    }
-    return Policy(name="chat", spec=PlannerPolicySpec.model_validate(body))
-
 
 OFF: Final = {"enabled": False}
 ASKS: Final = {"needsApproval": True}

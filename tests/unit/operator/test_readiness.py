@@ -13,7 +13,7 @@ from pointsman.operator.core.naming import VERIFIED_CONTAINER_ANNOTATION
 from pointsman.operator.core.readiness import readiness_actions
 from pointsman.operator.core.snapshot import Pool, Worker
 from pointsman.operator.observe import worker_of
-from unit.operator.test_decisions import snapshot, worker
+from unit.operator.scenes import snapshot, worker
 from unit.operator.world import Render, service, spec, state
 
 BY_GATE = "ReadinessGatesNotReady"

@@ -13,9 +13,9 @@ from pointsman.operator.core import actions as act
 from pointsman.operator.core.decide import decide
 from pointsman.operator.core.desired import first_replicas, pool_target
 from pointsman.operator.core.snapshot import Policy, SwitchClaim
-from unit.operator.test_decisions import snapshot, worker
-from unit.operator.test_plans import plan, policy, replicas, world
-from unit.operator.test_status import of, told
+from unit.operator.planned import plan, policy, replicas, world
+from unit.operator.reports import of, told
+from unit.operator.scenes import snapshot, worker
 from unit.operator.world import Render, World, service, spec
 
 HANDS = (None, *Mode)

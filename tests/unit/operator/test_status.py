@@ -1,7 +1,7 @@
 """What is said about a service: the right reason, and times that move only when something flips."""
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
@@ -18,39 +18,15 @@ from pointsman.operator.core.snapshot import (
     GatewayPod,
     Policy,
     Pool,
-    Snapshot,
 )
-from pointsman.operator.core.status import Report, report
-from unit.operator.test_decisions import leaving, snapshot, worker
+from pointsman.operator.core.status import report
+from unit.operator.reports import NOW, of, told
+from unit.operator.scenes import leaving, snapshot, worker
 from unit.operator.world import service, spec
 
-NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 PREFILL = worker("p", Role.PREFILL)
 DECODE = worker("d")
 TWO_DECODE = service(spec(decode=(2, 1, 4)))
-
-
-def told(
-    found: Snapshot,
-    *problems: Problem,
-    before: LLMServiceStatus | None = None,
-    now: datetime = NOW,
-    revision: str = "r",
-) -> Report:
-    """The report of a snapshot."""
-    return report(
-        found,
-        problems,
-        endpoint="http://chat",
-        revision=revision,
-        before=before or LLMServiceStatus(),
-        now=now,
-    )
-
-
-def of(outcome: Report, kind: ConditionType) -> Condition:
-    """One condition of a report."""
-    return next(item for item in outcome.status.conditions if item.type == kind)
 
 
 def test_a_service_with_all_it_asked_for_is_ready() -> None:

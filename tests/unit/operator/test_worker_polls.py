@@ -13,7 +13,7 @@ from pointsman.api.protocol.names import Role
 from pointsman.kube.pods import ServiceKey
 from pointsman.operator.core.snapshot import Worker
 from pointsman.operator.worker_polls import MAX_POLLS_PER_S, POLL_S, WorkerPolls
-from unit.operator.test_decisions import worker
+from unit.operator.scenes import worker
 from unit.operator.world import state
 
 KEY = ("default", "chat")
