@@ -1,0 +1,50 @@
+"""Rules of CONTRIBUTING.md that no linter knows."""
+
+import ast
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from messages.found import ROOT
+
+STILL_IMPORT = ("tests/unit/planner/", "tests/integration/planner/", "tests/engine/")
+"""Folders whose tests still import from one another: what they share is not parted from the tests yet."""
+FOREIGN = ("aiohttp.test_utils",)
+
+
+def test_no_test_module_imports_another() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {module}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if not str(path.relative_to(ROOT)).startswith(STILL_IMPORT)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and (module := node.module or "").rpartition(".")[2].startswith("test_")
+        if module not in FOREIGN
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("subject", "why_not"),
+    [
+        ("kube: follow unreadable objects on one path", None),
+        ("gateway, workers: take the time from a clock", None),
+        ('Revert "kube: follow unreadable objects"', None),
+        ("kube: " + "x" * 66, None),
+        ("kube: " + "x" * 67, "73 characters"),
+        ("Take neither a few late answers nor a shortage for a wrong model", "area: imperative"),
+        ("kube:", "area: imperative"),
+        ("", "area: imperative"),
+    ],
+)
+def test_the_commit_hook_refuses_other_subjects_than_area_and_imperative(
+    subject: str, why_not: str | None, tmp_path: Path
+) -> None:
+    message = tmp_path / "message"
+    message.write_text(
+        f"{subject}\n\nA body is as long as it must be, and longer than 72 characters a line if need be.\n"
+    )
+    hook = subprocess.run(["sh", ROOT / ".ci/hooks/commit-msg", message], capture_output=True, text=True, check=False)
+    assert (hook.returncode == 0) == (why_not is None)
+    assert (why_not or "") in hook.stderr
