@@ -8,10 +8,8 @@ gateway's event loop takes of its thread: streams of clients wait for that long 
 """
 
 import asyncio
-import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from asyncio import events
@@ -19,12 +17,12 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, astuple, dataclass
 from functools import partial
-from pathlib import Path
 from random import Random
 from typing import Any, Final
 
 import aiohttp
 
+from bench.engine_process import EngineProcess
 from bench.kv_feed_workers import BLOCK_SIZE, TOKEN, prompt_tokens
 from bench.rows import Row, finish, options, repeated, row
 from pointsman.api.protocol.names import Role
@@ -40,7 +38,6 @@ COMMAND: Final = "make bench-kv-feed"
 MAX_SECONDS: Final = 3.0
 MAX_SLICE_MS: Final = 20.0
 PATIENCE_SECONDS: Final = 60.0
-END_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 0.002
 OLD_PROMPTS: Final = 25  # looked for: stored first, before anything that a buffer still has
 
@@ -198,39 +195,14 @@ async def gateways(workers: tuple[Worker, ...]) -> AsyncIterator[list[Gateway]]:
 @contextmanager
 def running_workers(load: WorkerLoad) -> Iterator[tuple[tuple[Worker, ...], list[int]]]:
     """The workers, busy as ``load`` says, and their process ids."""
-    environment = ensure_engine_environment()
-    variables = environment.variables()
-    variables["PYTHONPATH"] += f":{Path(__file__).parent.parent}"
     arguments = map(str, astuple(load))
-    process = subprocess.Popen(
-        [environment.python, "-m", "bench.kv_feed_workers", *arguments],
-        env=variables,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        ready: list[dict[str, Any]] = []
-        for line in process.stdout:
-            ready.append(json.loads(line))
-            print(f"worker {len(ready)} of {load.workers}: {ready[-1]['blocks']} blocks", file=sys.stderr)
-            if len(ready) == load.workers:
-                break
-        if len(ready) < load.workers:
-            raise RuntimeError(f"the workers ended with {process.wait()}")
-        yield (
-            tuple(Worker(WorkerKey(f"w{n}"), f"w{n}", one["url"], Role.DECODE) for n, one in enumerate(ready)),
-            [one["pid"] for one in ready],
-        )
-    finally:
-        process.stdin.close()
-        try:
-            process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise
+    with EngineProcess(ensure_engine_environment(), "bench.kv_feed_workers", *arguments) as process:
+        ready = []
+        for number in range(load.workers):
+            ready.append(process.answer())
+            print(f"worker {number + 1} of {load.workers}: {ready[-1]['blocks']} blocks", file=sys.stderr)
+        workers = (Worker(WorkerKey(f"w{n}"), f"w{n}", one["url"], Role.DECODE) for n, one in enumerate(ready))
+        yield tuple(workers), [one["pid"] for one in ready]
 
 
 def rows(found: dict[str, list[Found]], command: str) -> list[Row]:

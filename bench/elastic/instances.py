@@ -164,12 +164,7 @@ def _start(
     variables = environment.variables(base) | variables | {"OMP_NUM_THREADS": "1"}
     variables["PYTHONPATH"] += f":{ROOT}"  # for programs of the benchmark
     with log.open("w") as opened:
-        return subprocess.Popen(
-            [str(environment.python), "-m", program],
-            env=variables,
-            stdout=opened,
-            stderr=opened,
-        )
+        return subprocess.Popen([str(environment.python), "-m", program], env=variables, stdout=opened, stderr=opened)
 
 
 async def _linked(session: aiohttp.ClientSession, url: str) -> aiohttp.ClientWebSocketResponse:

@@ -5,19 +5,17 @@ in rounds, all modes in each round, so that a busy moment of the computer meets 
 part; the cells of the other sizes stay those of the last run.
 """
 
-import json
 import os
 import statistics
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import product
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+from bench.engine_process import EngineProcess
 from bench.pages import render, write_picture
 from bench.rows import RESULTS, Row, finish, keep, kept, options, row
 from pointsman.local.engine.environment import EngineEnvironment, ensure_engine_environment
@@ -47,43 +45,26 @@ Cell = dict[str, Any]
 class Ranks:
     """The processes of one group size; every job runs on all of them."""
 
-    def __init__(self, processes: Sequence["subprocess.Popen[str]"]) -> None:
+    def __init__(self, processes: Sequence[EngineProcess]) -> None:
         self._processes = processes
         self._number = 0
 
     def run(self, **job: Any) -> list[dict[str, Any]]:
         """The answers of all ranks. Raises RuntimeError if one has died."""
         self._number += 1
-        line = json.dumps({"number": self._number, "ranks": len(self._processes), **job}) + "\n"
         for process in self._processes:
-            assert process.stdin is not None
-            process.stdin.write(line)
-            process.stdin.flush()
-        answers = []
-        for rank, process in enumerate(self._processes):
-            assert process.stdout is not None
-            answer = process.stdout.readline()
-            if not answer:
-                raise RuntimeError(f"rank {rank} ended with {process.wait()} in {job}")
-            answers.append(json.loads(answer))
-        return answers
+            process.send({"number": self._number, "ranks": len(self._processes), **job})
+        return [process.answer() for process in self._processes]
 
 
 @contextmanager
 def ranks_of(environment: EngineEnvironment, world_size: int) -> Iterator[Ranks]:
     """``world_size`` processes; they end with the context."""
-    variables = environment.variables() | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"} | _ALLOCATOR
-    script = Path(__file__).with_name("broadcast_ranks.py")
-    with TemporaryDirectory() as folder:
-        start = partial(subprocess.Popen, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables, text=True)
-        processes = [start([str(environment.python), str(script), str(rank), folder]) for rank in range(world_size)]
-        try:
-            yield Ranks(processes)
-        finally:
-            for process in processes:
-                assert process.stdin is not None
-                process.stdin.close()
-                process.wait(30)
+    variables = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"} | _ALLOCATOR
+    start = partial(EngineProcess, environment, "bench.multimodal.broadcast_ranks", **variables)
+    with ExitStack() as stack:
+        folder = stack.enter_context(TemporaryDirectory())
+        yield Ranks([stack.enter_context(start(str(rank), folder)) for rank in range(world_size)])
 
 
 def measure(ranks: Ranks, job: dict[str, Any]) -> Cell:

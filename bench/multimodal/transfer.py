@@ -6,28 +6,25 @@ plain copy of as many bytes in the language side's process, by one thread, betwe
 measured in turns, round after round, in another order each time.
 """
 
-import json
-import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from random import Random
-from typing import Any, Final
+from typing import Final
 
+from bench.engine_process import EngineProcess
 from bench.multimodal.transfer_side import SIZE_BYTES
 from bench.rows import Row, finish, options, repeated, row
-from pointsman.local.engine.environment import EngineEnvironment, ensure_engine_environment
+from pointsman.local.engine.environment import ensure_engine_environment
 
 COMMAND: Final = "make bench-multimodal"
 MIN_SHARE: Final = 0.8  # of a copy's bandwidth, by shared memory
 TRANSPORTS: Final = {"shared_memory": "shared memory", "nixl": "NIXL", "tcp": "TCP"}
 KNOWN, SIZES_FIRST, DEFAULT_FIRST = "length known", "sizes first", "1 024 + 976 tokens"
 WARM_UP_ROUNDS: Final = 3
-END_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True)
@@ -53,56 +50,17 @@ WAYS: Final = (
 )
 
 
-class Side:
-    """A process that answers each command with a line."""
-
-    def __init__(self, environment: EngineEnvironment, *arguments: str) -> None:
-        variables = environment.variables() | {"UCX_NET_DEVICES": "lo", "UCX_TLS": "tcp,self"}
-        variables["PYTHONPATH"] += f"{os.pathsep}{Path(__file__).parents[2]}"
-        command = [str(environment.python), "-m", "bench.multimodal.transfer_side", *arguments]
-        self._process = subprocess.Popen(
-            command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def answer(self) -> dict[str, Any]:
-        """The next answer; what libraries print is skipped."""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("{"):
-                answer: dict[str, Any] = json.loads(line)
-                return answer
-        raise RuntimeError(f"a side ended with {self._process.wait()}")
-
-    def perform(self, command: Mapping[str, object]) -> dict[str, Any]:
-        """Have a command carried out."""
-        assert self._process.stdin is not None
-        print(json.dumps(command), file=self._process.stdin, flush=True)
-        return self.answer()
-
-    def end(self) -> None:
-        """Close its stdin and wait."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            raise
-
-
 @contextmanager
-def sides() -> Iterator[tuple[Side, Side]]:
+def sides() -> Iterator[tuple[EngineProcess, EngineProcess]]:
     """The encode and the language side."""
     environment = ensure_engine_environment(report=lambda text: print(text, file=sys.stderr))
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        encode = Side(environment, "encode", folder)
-        stack.callback(encode.end)
+    variables = {"UCX_NET_DEVICES": "lo", "UCX_TLS": "tcp,self"}
+    start = partial(EngineProcess, environment, "bench.multimodal.transfer_side", **variables)
+    with tempfile.TemporaryDirectory() as folder, start("encode", folder) as encode:
         port = encode.answer()["port"]
-        language = Side(environment, "language", f"unix:{folder}/encode.sock", f"127.0.0.1:{port}")
-        stack.callback(language.end)
-        language.answer()
-        yield encode, language
+        with start("language", f"unix:{folder}/encode.sock", f"127.0.0.1:{port}") as language:
+            language.answer()
+            yield encode, language
 
 
 def measure(rounds: int, seed: int) -> dict[Way, list[float]]:
@@ -113,13 +71,13 @@ def measure(rounds: int, seed: int) -> dict[Way, list[float]]:
         for number in range(WARM_UP_ROUNDS + rounds):
             for way in rng.sample(WAYS, len(WAYS)):
                 if way.transport == MEMCPY:
-                    seconds = language.perform({"copy": way.at_once})["seconds"]
+                    seconds = language.ask({"copy": way.at_once})["seconds"]
                 else:
                     requests = [f"{number} {way} {each}" for each in range(way.at_once)]
-                    encode.perform({"put": requests})
+                    encode.ask({"put": requests})
                     how = {"sizes_first": way.length != DEFAULT_FIRST, "known": way.length == KNOWN}
                     command = {"fetch": requests, "transport": way.transport, **how}
-                    seconds = language.perform(command)["seconds"]
+                    seconds = language.ask(command)["seconds"]
                 if number >= WARM_UP_ROUNDS:
                     found.setdefault(way, []).append(way.at_once * SIZE_BYTES / seconds / 1e9)
     return found

@@ -40,12 +40,7 @@ def write_page(runs: Sequence[Run]) -> Path:
         write_picture(f"planner-{name}.svg", scatter(whole))
     foretold, kept = forecast_accuracy.read_cells(), figures.kept_runs()
     beside = figures.cells(kept)
-    missed = [
-        *own_rows.rows(runs),
-        *own_rows.kept_speed_rows(),
-        *figures.rows(kept),
-        *forecast_accuracy.rows(foretold),
-    ]
+    missed = [*own_rows.rows(runs), *own_rows.kept_speed_rows(), *figures.rows(kept), *forecast_accuracy.rows(foretold)]
     page = render(
         "planner-evaluation.md",
         table=lambda found, marks_best=True: "\n".join(table(found, marks_best=marks_best)),

@@ -86,23 +86,26 @@ def main(argv: list[str]) -> int:
 def exact_programs(device: str, small: Path) -> list[Program]:
     """What shows that the tokens are right, also when instances die; at one time, because nothing of it is timed."""
     gpu = "gpu" if device == "cuda" else "gloo"
-    found = [Program("exact", "bench.elastic.gpu.exact", (device, str(small)), 80, False)]
-
-    def add(name: str, program: str, kind: str, *arguments: str) -> None:
-        found.append(Program(name, f"engine.elastic.{program}", (str(small / kind), *arguments), 80))
-
-    add("gloo_float32", "regroupings", GROUPED, "float32", "1", gpu, "1", "2")
-    add("gloo_plain", "regroupings", "plain", "float32", "1", gpu, "3")
-    add("gloo_bfloat16", "regroupings", GROUPED, "bfloat16", "1", gpu, "1")
-    add("gloo_killed", "scaling_deaths", "plain", gpu, "killed", "1", "2")
-    add("gloo_stopped", "scaling_deaths", "plain", gpu, "stopped", "3")
+    engines = [
+        ("gloo_float32", "regroupings", GROUPED, "float32", "1", gpu, "1", "2"),
+        ("gloo_plain", "regroupings", "plain", "float32", "1", gpu, "3"),
+        ("gloo_bfloat16", "regroupings", GROUPED, "bfloat16", "1", gpu, "1"),
+        ("gloo_killed", "scaling_deaths", "plain", gpu, "killed", "1", "2"),
+        ("gloo_stopped", "scaling_deaths", "plain", gpu, "stopped", "3"),
+    ]
+    own = [Program("exact", "bench.elastic.gpu.exact", (device, str(small)), 80, False)]
     if device == "cuda":
-        add("hosts_float32", "regroupings", GROUPED, "float32", "1", "hosts", "1", "2")
-        add("hosts_plain", "regroupings", "plain", "float32", "1", "hosts", "3")
-        add("hosts_killed", "scaling_deaths", "plain", "hosts", "killed", "1", "4", "6")
-        add("hosts_stopped", "scaling_deaths", "plain", "hosts", "stopped", "3", "5")
-        found.append(Program("nccl", "bench.elastic.gpu.nccl", (str(small),), 80, False))
-    return found
+        engines += [
+            ("hosts_float32", "regroupings", GROUPED, "float32", "1", "hosts", "1", "2"),
+            ("hosts_plain", "regroupings", "plain", "float32", "1", "hosts", "3"),
+            ("hosts_killed", "scaling_deaths", "plain", "hosts", "killed", "1", "4", "6"),
+            ("hosts_stopped", "scaling_deaths", "plain", "hosts", "stopped", "3", "5"),
+        ]
+        own.append(Program("nccl", "bench.elastic.gpu.nccl", (str(small),), 80, False))
+    return own + [
+        Program(name, f"engine.elastic.{program}", (str(small / kind), *arguments), 80)
+        for name, program, kind, *arguments in engines
+    ]
 
 
 async def _together(environment: Environment, output: Path, device: str, large: Path) -> None:

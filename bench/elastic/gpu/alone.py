@@ -6,7 +6,7 @@ Makes the model of `models` in ``FOLDER``. Runs in the engine environment.
 """
 
 import gc
-import statistics
+import itertools
 import subprocess
 import sys
 import time
@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 import transformers
-from torch.profiler import ProfilerActivity, profile
 from transformers import DynamicCache
 
 from bench.elastic.gpu.findings import Findings
@@ -90,27 +89,21 @@ def of_transformers(model: Any, sizes: Sizes, device: str) -> dict[str, Any]:
     return found
 
 
-class Decoding:
-    """``batch`` requests of ``context`` drawn tokens of KV each, decoded by one instance, greedily."""
+def decode_s(instance: Instance, batch: int, context: int, device: str) -> list[float]:
+    """Steps of ``batch`` requests of ``context`` drawn tokens of KV each, decoded by one instance, greedily."""
+    requests, positions = [f"d{number}" for number in range(batch)], itertools.count(context)
+    for request in requests:
+        instance.pool.allocate(request, range(context))
 
-    def __init__(self, instance: Instance, batch: int, context: int) -> None:
-        self._instance = instance
-        self._position = context
-        self.requests = [f"d{number}" for number in range(batch)]
-        for request in self.requests:
-            instance.pool.allocate(request, range(context))
+    def step() -> None:
+        position = next(positions)
+        logits = instance.decode([Step(request, 7, position, 0, (0,)) for request in requests], Group.alone())
+        sample(logits, dict.fromkeys(logits, GREEDY), dict.fromkeys(logits, position + 1))
 
-    def step(self) -> None:
-        """One token of each."""
-        steps = [Step(request, 7, self._position, 0, (0,)) for request in self.requests]
-        logits = self._instance.decode(steps, Group.alone())
-        sample(logits, dict.fromkeys(logits, GREEDY), dict.fromkeys(logits, self._position + 1))
-        self._position += 1
-
-    def end(self) -> None:
-        """Free all."""
-        for request in self.requests:
-            self._instance.pool.release(request)
+    took = seconds(device, step, STEPS)
+    for request in requests:
+        instance.pool.release(request)
+    return took
 
 
 def times(instance: Instance, sizes: Sizes, device: str) -> dict[str, Any]:
@@ -124,43 +117,7 @@ def times(instance: Instance, sizes: Sizes, device: str) -> dict[str, Any]:
             instance.pool.release("p")
 
         found[f"prefill {tokens}"] = seconds(device, prefill, sizes.repeats)
-    for batch in sizes.batches:
-        decoding = Decoding(instance, batch, sizes.context)
-        found[f"decode {batch}"] = seconds(device, decoding.step, STEPS)
-        decoding.end()
-    return found
-
-
-def profiled(instance: Instance, sizes: Sizes, device: str, batch: int) -> dict[str, Any]:
-    """Of one decode step: kernels, copies, waits of the host, and the operations that take most."""
-    decoding = Decoding(instance, batch, sizes.context)
-    for _ in range(3):
-        decoding.step()
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
-    with profile(activities=activities) as profiler:
-        decoding.step()
-        settled(device)
-    decoding.end()
-    kernels = [each for each in profiler.events() if str(each.device_type).endswith("CUDA")]
-    calls = {each.key: each for each in profiler.key_averages()}
-    by_time = sorted(calls.values(), key=lambda each: -getattr(each, "self_device_time_total", 0))
-    by_host = sorted(calls.values(), key=lambda each: -each.self_cpu_time_total)
-    return {
-        "kernels": len(kernels),
-        "kernels_ms": round(sum(each.time_range.elapsed_us() for each in kernels) / 1000, 3),
-        "calls": {
-            name: calls[name].count
-            for name in ("cudaLaunchKernel", "cudaMemcpyAsync", "cudaStreamSynchronize", "aten::item", "aten::_to_copy")
-            if name in calls
-        },
-        "most_gpu_ms": [
-            (each.key[:80], each.count, round(getattr(each, "self_device_time_total", 0) / 1000, 3))
-            for each in by_time[:12]
-        ],
-        "most_host_ms": [
-            (each.key[:80], each.count, round(each.self_cpu_time_total / 1000, 3)) for each in by_host[:16]
-        ],
-    }
+    return found | {f"decode {each}": decode_s(instance, each, sizes.context, device) for each in sizes.batches}
 
 
 def memory(loaded: Loaded, instance: Instance, sizes: Sizes, device: str) -> dict[str, Any]:
@@ -212,21 +169,6 @@ def main(device: str, folder: Path, file: Path) -> None:
             layer.normal_()
     findings.step("memory", lambda: memory(loaded, instance, sizes, device))
     findings.step("times", lambda: times(instance, sizes, device))
-    for batch in sizes.batches[1:]:
-        findings.step(f"profile {batch}", lambda batch=batch: profiled(instance, sizes, device, batch))  # type: ignore[misc]
-    findings.step("medians", lambda: medians(findings.found))
-
-
-def medians(found: dict[str, Any]) -> dict[str, Any]:
-    """Milliseconds: ours, transformers', and the ratio."""
-    return {
-        name: [
-            round(1000 * (ours := statistics.median(took)), 2),
-            round(1000 * (theirs := statistics.median(found["transformers"][name])), 2),
-            round(ours / theirs, 3),
-        ]
-        for name, took in found["times"].items()
-    }
 
 
 if __name__ == "__main__":

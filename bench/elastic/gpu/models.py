@@ -27,31 +27,18 @@ class Sizes:
     repeats: int
 
 
+_SAME = {"rope_parameters": LLAMA3, "tie_word_embeddings": False}
 LARGE = Sizes(
     {
-        "vocab_size": 128_256,
-        "hidden_size": 4096,
-        "intermediate_size": 14_336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "max_position_embeddings": 131_072,
-        "rope_parameters": LLAMA3,
-        "tie_word_embeddings": False,
+        "vocab_size": 128_256, "hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131_072, **_SAME,
     },
     (2048, 8192, 32_768), (1, 16, 64), 1024, 131_072, 3,
 )  # fmt: skip
 TINY = Sizes(
     {
-        "vocab_size": 512,
-        "hidden_size": 128,
-        "intermediate_size": 256,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 8192,
-        "rope_parameters": LLAMA3,
-        "tie_word_embeddings": False,
+        "vocab_size": 512, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 3,
+        "num_attention_heads": 8, "num_key_value_heads": 2, "max_position_embeddings": 8192, **_SAME,
     },
     (64, 256, 1024), (1, 4), 64, 2048, 2,
 )  # fmt: skip

@@ -56,12 +56,25 @@ def _beat(at: str, name: str, here: Any) -> None:
     watch._thread.join()
 
 
-def one_member() -> dict[str, Any]:
-    """What the engine does with a communicator, done with one that has a single member: it sends to itself."""
+def _gpu() -> Gpu:
     gpu = Gpu.of(torch.device("cuda", 0))
     assert gpu is not None
+    return gpu
+
+
+def _said(nccl: Nccl) -> str | None:
+    """What a call of a communicator that has ended raises; None: nothing."""
+    try:
+        nccl.sum(torch.ones(3, device="cuda"))
+    except GroupBroken as error:
+        return str(error)[:120]
+    return None
+
+
+def one_member() -> dict[str, Any]:
+    """What the engine does with a communicator, done with one that has a single member: it sends to itself."""
     beside, sent = Beside("used"), SentBytes()
-    nccl = Nccl(gpu, beside.store, 0, 1, beside.watch)
+    nccl = Nccl(_gpu(), beside.store, 0, 1, beside.watch)
     began_s = time.perf_counter()
     nccl.connect()
     found: dict[str, Any] = {"connect_s": round(time.perf_counter() - began_s, 3)}
@@ -84,19 +97,13 @@ def one_member() -> dict[str, Any]:
     began_s = time.perf_counter()
     nccl.close()
     found["close_s"] = round(time.perf_counter() - began_s, 3)
-    try:
-        nccl.sum(torch.ones(3, device="cuda"))
-    except GroupBroken as error:
-        found["after_close"] = str(error)
-    return found
+    return found | {"after_close": _said(nccl)}
 
 
 def abort() -> dict[str, Any]:
     """A death beside the member: how soon it is noticed, and what becomes of the communicator."""
-    gpu = Gpu.of(torch.device("cuda", 0))
-    assert gpu is not None
     beside = Beside("aborted")
-    nccl = Nccl(gpu, beside.store, 0, 1, beside.watch)
+    nccl = Nccl(_gpu(), beside.store, 0, 1, beside.watch)
     nccl.connect()
     nccl.sum(torch.ones(3, device="cuda"))
     nccl.synchronize()
@@ -113,18 +120,14 @@ def abort() -> dict[str, Any]:
     while nccl._communicator is not None and time.perf_counter() - began_s < 5:
         time.sleep(0.01)
     found = {"noticed": noticed, "noticed_s": round(noticed_s, 3), "gone": nccl._communicator is None}
-    try:
-        nccl.sum(torch.ones(3, device="cuda"))
-    except GroupBroken as error:
-        found["after"] = str(error)[:120]
+    found["after"] = _said(nccl)
     value = torch.ones(1000, device="cuda").sum().item()  # the GPU goes on
     return found | {"gpu_goes_on": value == 1000}
 
 
 def chosen() -> dict[str, bool]:
     """Whether NCCL is chosen for two members on this GPU, and for two on two GPUs."""
-    gpu = Gpu.of(torch.device("cuda", 0))
-    assert gpu is not None
+    gpu = _gpu()
     other = card(torch.cuda.nccl.version()[:3], bytes(16))
     return {"one_gpu": nccl_connects([gpu.card, gpu.card]), "two_gpus": nccl_connects([gpu.card, other])}
 
@@ -146,10 +149,8 @@ def refused() -> str:
 
 def _try(at: str, rank: int, told: Any) -> None:
     os.environ |= nccl_environment(ADDRESS)
-    gpu = Gpu.of(torch.device("cuda", 0))
-    assert gpu is not None
     try:
-        gpu.connect(store_of(at), rank, 2)
+        _gpu().connect(store_of(at), rank, 2)
         told.put("connected")
     except Exception as error:  # noqa: BLE001 - whatever it says is what is asked
         told.put(str(error)[-300:])
