@@ -411,6 +411,16 @@ def test_what_only_routes_says_a_routing_reason_and_then_what_is_awaited(seen: d
         assert decision.reason is decision.routing_reason
 
 
+def test_in_shadow_numbers_that_are_not_published_are_no_reason() -> None:
+    policy = replace(POLICY, mode=Mode.SHADOW)
+    state, reasons = State(), []
+    for tick in range(12):
+        state, decision, _ = decide(state, observed(2.5 * tick, LONG), policy, 2.5 * tick, LLAMA_8B_H100)
+        assert decision.changes_routing
+        reasons.append(decision.reason)
+    assert not {Reason.THRESHOLD, Reason.FLOW_CONTROL} & {*reasons}, reasons
+
+
 def test_another_limit_of_the_prefill_queue_is_routing() -> None:
     policy = replace(POLICY, max_queue_size=64, flow_control=False)
     decision = decide(State(), observed(0, SHORT), policy, 0, LLAMA_8B_H100)[1]

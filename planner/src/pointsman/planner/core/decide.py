@@ -99,7 +99,7 @@ def decide(
         decision = _awaiting(beside_stuck(decision, observation, counted, policy), observation)
         state, decision = withdrawal(state, decision, observation, policy)
     decision = with_encode(decision, state.encode, observation, policy, encode, shares)
-    return state, _with_routing(decision, routing), next_tick
+    return state, _with_routing(decision, routing, policy), next_tick
 
 
 def _stale(observation: Observation, policy: Policy) -> str:
@@ -307,11 +307,14 @@ def _awaiting(decision: Decision, observation: Observation) -> Decision:
     return replace(stays, inputs=decision.inputs, alternatives=decision.alternatives)
 
 
-def _with_routing(decision: Decision, routing: RoutingNumbers) -> Decision:
-    """The decision with these numbers. Where they are all that changes, they are its reason, whatever is awaited."""
+def _with_routing(decision: Decision, routing: RoutingNumbers, policy: Policy) -> Decision:
+    """The decision with these numbers. Where they are all that changes, they are its reason, whatever is awaited.
+
+    In Shadow they change nothing: they are not published, and would be each decision's reason.
+    """
     before = decision.routing
     if routing == before:
         return decision
     why = Reason.FLOW_CONTROL if replace(routing, flow=before.flow) == before else Reason.THRESHOLD
-    keeps = decision.changes_layout or decision.changes_encode or decision.withdraws
+    keeps = decision.changes_layout or decision.changes_encode or decision.withdraws or policy.mode is Mode.SHADOW
     return replace(decision, reason=decision.reason if keeps else why, routing=routing, routing_reason=why)
