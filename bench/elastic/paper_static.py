@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from bench.elastic.paper_costs import Chunk, TensorParallel
 from bench.elastic.simulation import Asked, Outcome
+from pointsman.planner.simulator.events import Events
 from pointsman.serving.elastic.memory import SlotDemand, peak_slots
 
 BATCH_TOKENS: Final = 600_000
@@ -249,61 +250,61 @@ class PrefillDecode:
         return _PrefillDecodeRun(self, Queue(asked, min(self.prefill.slots, self.decode.slots))).outcomes()
 
 
-@dataclass
 class _PrefillDecodeRun:
-    system: PrefillDecode
-    queue: Queue
-    now_s: float = 0.0
-    held_tokens: int = 0  # of KV at the prefill engine
-    prefilled: "deque[Outcome]" = field(default_factory=deque)  # wait for room at the decode engine
-    moving: list[Outcome] = field(default_factory=list)
-    moved: list[Outcome] = field(default_factory=list)  # join the next step
-    _events: list[tuple[float, int, str, list[Outcome]]] = field(default_factory=list)
-    _order: "itertools.count[int]" = field(default_factory=itertools.count)
-    _prefilling: bool = False
-    _stepping: bool = False
-
-    def __post_init__(self) -> None:
-        self.running = Running(self.system.decode.slots)
+    def __init__(self, system: PrefillDecode, queue: Queue) -> None:
+        self.system, self.queue, self.events = system, queue, Events()
+        self.running = Running(system.decode.slots)
+        self.held_tokens = 0  # of KV at the prefill engine
+        self.prefilled: deque[Outcome] = deque()  # wait for room at the decode engine
+        self.moving: list[Outcome] = []
+        self.moved: list[Outcome] = []  # join the next step
+        self._prefilling = self._stepping = False
 
     def outcomes(self) -> list[Outcome]:
         """Handle what happens, in order of time."""
-        self._at(self.queue.next_s, "arrive", [])
-        while self._events:
-            self.now_s, _, what, whose = heapq.heappop(self._events)
-            if what == "arrive":
-                self.queue.arrive(self.now_s)
-                if self.queue.next_s < float("inf"):
-                    self._at(self.queue.next_s, "arrive", [])
-            elif what == "prefilled":
-                self._prefilling = False
-                for each in whose:
-                    each.first_s = self.now_s
-                    if each.asked.output_tokens == 1:
-                        each.end_s = self.now_s
-                        self.held_tokens -= each.asked.prompt_tokens
-                    else:
-                        self.prefilled.append(each)
-            elif what == "moved":
-                for each in whose:
-                    self.held_tokens -= each.asked.prompt_tokens
-                    self.moving.remove(each)
-                    self.moved.append(each)
-            else:
-                self._stepping = False
-                self.running.step(self.now_s)
+        self._await_arrival()
+        while self.events.next_s < float("inf"):
+            self.events.step()
             self._go_on()
         return self.queue.all
 
+    def _await_arrival(self) -> None:
+        if self.queue.next_s < float("inf"):
+            self.events.at(self.queue.next_s, self._arrive)
+
+    def _arrive(self, _: None) -> None:
+        self.queue.arrive(self.events.now_s)
+        self._await_arrival()
+
+    def _prefill_ended(self, prompts: list[Outcome]) -> None:
+        self._prefilling = False
+        for each in prompts:
+            each.first_s = self.events.now_s
+            if each.asked.output_tokens == 1:
+                each.end_s = self.events.now_s
+                self.held_tokens -= each.asked.prompt_tokens
+            else:
+                self.prefilled.append(each)
+
+    def _move_ended(self, each: Outcome) -> None:
+        self.held_tokens -= each.asked.prompt_tokens
+        self.moving.remove(each)
+        self.moved.append(each)
+
+    def _step_ended(self, _: None) -> None:
+        self._stepping = False
+        self.running.step(self.events.now_s)
+
     def _go_on(self) -> None:
+        now_s = self.events.now_s
         while self.prefilled and self.running.fits(self.prefilled[0], [*self.moving, *self.moved]):
             each = self.prefilled.popleft()
             self.moving.append(each)
-            self._at(self.now_s + self.system.transfer_s(each.asked.prompt_tokens), "moved", [each])
+            self.events.at(now_s + self.system.transfer_s(each.asked.prompt_tokens), self._move_ended, each)
         if not self._prefilling and (prompts := self._prompts()):
             self._prefilling = True
             lengths = [each.asked.prompt_tokens for each in prompts]
-            self._at(self.now_s + self.system.prefill.prefill_s(lengths), "prefilled", prompts)
+            self.events.at(now_s + self.system.prefill.prefill_s(lengths), self._prefill_ended, prompts)
         if not self._stepping:
             for each in self.moved:
                 self.running.add(each)
@@ -311,7 +312,7 @@ class _PrefillDecodeRun:
             if self.running.count:
                 self._stepping = True
                 took_s = self.system.decode.step_s(self.running.count, self.running.read_tokens)
-                self._at(self.now_s + took_s, "stepped", [])
+                self.events.at(now_s + took_s, self._step_ended)
 
     def _prompts(self) -> list[Outcome]:
         found: list[Outcome] = []
@@ -324,7 +325,3 @@ class _PrefillDecodeRun:
             tokens += prompt
             self.held_tokens += prompt
         return found
-
-    def _at(self, at_s: float, what: str, whose: list[Outcome]) -> None:
-        if at_s < float("inf"):
-            heapq.heappush(self._events, (at_s, next(self._order), what, whose))

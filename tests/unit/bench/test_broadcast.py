@@ -3,7 +3,9 @@
 from typing import Any
 from xml.etree import ElementTree
 
-from bench.multimodal.broadcast import MODES, Cell, auto_row, grouped, picture, rows_of
+from bench.multimodal.broadcast import CELLS, MODES, Cell, auto_row, grouped, picture, rows_of
+from bench.pages import REPORTS
+from bench.rows import RESULTS, kept, read
 
 from pointsman.workers.multimodal.broadcast.modes import Mode
 
@@ -53,3 +55,9 @@ def test_the_picture_has_a_bar_for_every_mode_and_the_number_of_the_best() -> No
     assert titles == [f"{mode}: {qps} requests/s" for mode, qps in
                       [("sync", 10), ("delayed", 10), ("combined", 100), ("async", 10), ("auto", 89)]]  # fmt: skip
     assert "100/s" in {each.text for each in drawn.iter("{http://www.w3.org/2000/svg}text")}
+
+
+def test_the_committed_rows_and_picture_are_those_of_the_committed_cells() -> None:
+    found = kept(CELLS)
+    assert rows_of(**found, cores=2) == read(RESULTS / "input_broadcast.json")
+    assert picture(found["cells"]) == (REPORTS / "pictures" / "input-broadcast.svg").read_text()

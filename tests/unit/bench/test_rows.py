@@ -1,5 +1,7 @@
 """Benchmark rows say what was measured, judge the right figure, and render without hiding a miss."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -92,3 +94,46 @@ def test_a_target_from_below_is_met_by_more_and_a_row_has_one_target() -> None:
     for target in targets:
         with pytest.raises(ValueError, match="one of at_most and at_least"):
             rows.row("x", "s", [1], command=COMMAND, **target)
+
+
+def test_options_have_the_type_of_their_default_and_several_values_where_it_is_a_tuple() -> None:
+    known: dict[str, tuple[Any, str]] = {
+        "runs": (3, "runs"), "rates": ((0.4, 0.8), "a second"), "keep_all": (False, "keep"), "cores": ("600m", "limit")
+    }  # fmt: skip
+    asked = rows.options(COMMAND, None, ["--runs", "5", "--rates", "1", "2.5", "--keep-all"], **known)
+    assert (asked.runs, asked.rates, asked.keep_all, asked.cores) == (5, [1.0, 2.5], True, "600m")
+    assert rows.options(COMMAND, None, [], **known).rates == (0.4, 0.8)
+    with pytest.raises(SystemExit):
+        rows.options(COMMAND, None, ["--runs", "many"], **known)
+
+
+def test_a_command_that_is_repeated_has_its_arguments() -> None:
+    assert rows.repeated(COMMAND, []) == COMMAND
+    assert rows.repeated(COMMAND, ["--only", "a b"]) == f"{COMMAND} ARGS=\"--only 'a b'\""
+
+
+def test_a_benchmark_ends_with_an_error_if_a_target_is_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(rows, "RESULTS", tmp_path)
+    met = rows.row("first token", "s", [30.0], [60.0], peer_name="another", at_most=40, command=COMMAND)
+    missed = replace(met, name="whole run", met=False)
+    assert rows.finish("one", [met]) == 0
+    assert rows.finish("two", [met, missed]) == 1
+    assert rows.read(tmp_path / "two.json") == [met, missed]
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "met    first token: 30 s, another: 60 (target <= 40)"
+    assert said[3].startswith("MISSED whole run: 30 s")
+
+
+@pytest.mark.parametrize("name", ["cells.json", "cells.json.xz"])
+def test_what_is_kept_is_read_again_whether_it_is_compressed_or_not(name: str, tmp_path: Path) -> None:
+    path, found = tmp_path / name, {"b": [1, 2.5, None], "a": "κ"}
+    assert rows.kept(path) is None
+    rows.keep(path, found)
+    assert rows.kept(path) == found
+    once = path.read_bytes()
+    rows.keep(path, found)
+    assert path.read_bytes() == once, "what is the same is no change of a committed file"
+    rows.keep(path, found, in_order=True)
+    assert [*rows.kept(path)] == ["a", "b"]

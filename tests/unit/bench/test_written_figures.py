@@ -6,7 +6,7 @@ import statistics
 from pathlib import Path
 
 import pytest
-from bench import replays, report
+from bench import pages, replays, report
 from bench.elastic import pages as elastic
 from bench.rows import RESULTS, Row, read
 
@@ -67,6 +67,12 @@ def test_benchmarks_are_the_committed_rows_and_their_pictures_exist(tmp_path: Pa
         assert "\n".join(report.table([*rows_of(name)])) in page
     assert {*re.findall(r"\(pictures/([^)]+)\)", page)} <= {each.name for each in (REPORTS / "pictures").iterdir()}
     assert all(file in page for files, _ in report.PICTURES.values() for file in files)
+
+
+def test_every_result_has_a_note_above_its_table() -> None:
+    page, notes = (REPORTS / "benchmarks.md").read_text(), pages.texts("notes")
+    for name in re.findall(r"^## (.*)$", page, re.M):
+        assert f"## {name}\n\n{notes[name]}\n" in page
 
 
 def test_the_forecasts_tables_show_the_measured_errors_and_say_where_a_plain_forecast_is_better() -> None:
