@@ -119,7 +119,7 @@ bench-planner: sync ## our planner beside others in our simulator, an hour and a
 bench-scraping: sync ## one planner reads the metrics of a thousand workers, a minute; writes bench/results/scraping.json
 	@$(RUN) python -m bench.planner.scraping $(ARGS)
 
-bench-predicted: sync ## the simulator's word against the real engine; writes bench/results/predicted.json
+bench-predicted: sync ## the simulator's prediction beside the real engine; writes bench/results/predicted.json
 	@$(RUN) python -m bench.predicted $(ARGS)
 
 bench-overload: sync ## an overload without and with flow control, real engines; writes bench/results/overload.json

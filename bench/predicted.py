@@ -1,4 +1,4 @@
-"""The simulator's word against the real engine: ``make bench-predicted``.
+"""The simulator's prediction beside the real engine: ``make bench-predicted``.
 
 A service of one prefill and one decode worker on the local cluster, each with a CPU limit of 0.6 cores so that both fit
 on two cores beside the rest (else each would be slower while the other computes, which no accelerator is), is profiled
