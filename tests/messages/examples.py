@@ -6,6 +6,8 @@ A parameter that has no example fails the test, so that no message function is o
 import inspect
 import itertools
 import pkgutil
+import random
+import re
 import typing
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -15,14 +17,20 @@ from typing import Any, Final
 
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.plannerpolicy import Mode
+from pointsman.planner.core.types import Layout
+from pointsman.planner.core.types import Reason as Decided
 
-PACKAGES: Final = ("pointsman.operator.core.messages",)
+PACKAGES: Final = ("pointsman.operator.core.messages", "pointsman.planner.core.messages")
 MODULES: Final = ()
-_EXAMPLES: Final = 8  # of one function
+_SHARE: Final = re.compile(r"share|attainment|goal|^(gain|then|now|needed)$")
+_COMBINATIONS: Final = 10_000
+_EXAMPLES: Final = 16  # of one function
 _WORKER: Final = "chat-7850d6c5d-0"
 _OTHERS: Final = ("chat-7850d6c5d-1", "chat-7850d6c5d-2", "chat-7850d6c5d-3", "chat-7850d6c5d-4")
 _IMAGES: Final = (("registry.example.com/worker:1.2", "9f3c"), ("registry.example.com/worker:1.3", "b210"))
 _ERROR: Final = 'pods "chat-7850d6c5d-0" is forbidden: exceeded quota: gpus'
+_DEFERRED: Final = "needed in 1 of 3 evaluations"
+_REJECTED: Final = "fewer prefill workers than needed: 2 needed"
 _BY_NAME: Final[dict[str, tuple[Any, ...]]] = {
     "action": ("scaleIn",),
     "amounts": ((("2", "engine"), ("1", "sidecar")),),
@@ -91,6 +99,40 @@ _BY_NAME: Final[dict[str, tuple[Any, ...]]] = {
     "mode": ("Active", "External"),
     "plans.waits_for_pool.role": ("decode",),
     "workers": ((_WORKER,), (_WORKER, *_OTHERS)),
+    "deferred": (_DEFERRED,),
+    **{
+        f"{function}.message": ("1P2D is enough",)
+        for function in (
+            "decisions.awaits_approval",
+            "decisions.stuck_workers",
+            "decisions.withdrawn",
+            "encoders.scaled",
+            "encoders.scarce",
+            "encoders.unchanged",
+            "groups.most_allowed",
+            "groups.stuck_instances",
+            "groups.withdrawn",
+            "layouts.not_yet",
+        )
+    },
+    "decisions.beside_stuck.why": (_REJECTED, ""),
+    "decisions.first_reading.target": ("gateway", "pod"),
+    "decisions.metrics_stale.age_s": (40.0, float("inf")),
+    "decisions.stuck_workers.stuck": (((1, "prefill", True), (2, "decode", False)),),
+    "encoders.taken.encode": ("2.00 images/s of 100 ms now",),
+    "groups.not_known.missing": ("no instance serves",),
+    "groups.stuck_instances.names": (("long-chat-2",),),
+    "layouts.change.action": ("switch", "scale-out", "scale-in", "switch+scale-out", "replace"),
+    "layouts.not_followed.why": (_REJECTED,),
+    "rejections.by_switch.why": (_DEFERRED,),
+    "rejections.not_allowed.action": ("scale-out", "scale-in"),
+    "rejections.not_yet.why": (_DEFERRED,),
+    "rejections.queue_cleared_late.why": (_REJECTED,),
+    "rejections.queue_never_cleared.why": (_REJECTED,),
+    "rejections.short.needs": (((Role.PREFILL, 2),), ((Role.PREFILL, 2), (Role.DECODE, 3))),
+    "rejections.too_many.enough": ((2,),),
+    "rejections.too_many.roles": ((Role.DECODE,),),
+    "routing.number_changed.field": ("slackMilliseconds",),
 }
 """By the parameter's name, or by module, function and name where one name means several things."""
 
@@ -122,7 +164,8 @@ def _rendered(function: Callable[..., str]) -> Iterator[str]:
     hints = typing.get_type_hints(function)
     parameters = inspect.signature(function).parameters
     options = [facts(f"{function.__module__}.{function.__name__}", name, hints[name]) for name in parameters]
-    for chosen in itertools.islice(itertools.product(*options), _EXAMPLES):
+    every = list(itertools.islice(itertools.product(*options), _COMBINATIONS))
+    for chosen in every if len(every) <= _EXAMPLES else random.Random(0).sample(every, _EXAMPLES):
         yield function(**dict(zip(parameters, chosen, strict=True)))
 
 
@@ -134,15 +177,17 @@ def facts(function: str, name: str, hint: Any) -> tuple[Any, ...]:
         return (True, False)
     if hint is int:
         return (1, 3)
-    if hint is float:
-        return (30.0,)
-    if hint is Mode:
-        return tuple(Mode)
+    if hint in (Mode, Decided):
+        return tuple(hint)
+    if hint is Layout:
+        return (Layout(1, 2), Layout(2, 1))
     if hint is datetime:
         return (datetime(2026, 11, 27, 12, 0, tzinfo=UTC),)
-    for key in (f"{function}.{name}".removeprefix("pointsman.operator.core.messages."), name):
+    for key in (re.sub(r"^pointsman\.\w+\.core\.messages\.", "", f"{function}.{name}"), name):
         if key in _BY_NAME:
             return _BY_NAME[key]
+    if hint is float:
+        return (0.3 if _SHARE.search(name) else 30.0,)
     arguments = typing.get_args(hint)
     if type(None) in arguments:
         [other] = [each for each in arguments if each is not type(None)]

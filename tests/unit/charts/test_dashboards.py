@@ -15,7 +15,7 @@ from fixtures.exported import ADDED, exported
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.llmservice import Routing
 from pointsman.planner.core.encode import decision as encode_decision
-from pointsman.planner.core.layout import messages
+from pointsman.planner.core.layout import inputs as layout_inputs
 
 PANELS = [(board, panel) for board in DASHBOARDS for panel in board.panels]
 MARKS = [(board, mark) for board in DASHBOARDS for mark in board.annotations]
@@ -95,7 +95,7 @@ def test_the_planners_numbers_are_asked_for_by_the_names_that_they_have() -> Non
     inputs = set(re.findall(r'pointsman_planner_input\{[^}]*name="(\w+)"', asked))
     numbers = set(re.findall(r'pointsman_planner_routing\{[^}]*name="(\w+)"', asked))
     assert len(inputs) > 8
-    written = inspect.getsource(messages) + inspect.getsource(encode_decision)
+    written = inspect.getsource(layout_inputs) + inspect.getsource(encode_decision)
     assert {name for name in inputs if f'"{name}":' not in written} == set()
     assert numbers <= {field.alias for field in Routing.model_fields.values()}
 

@@ -552,7 +552,7 @@ async def test_a_look_that_failed_leaves_no_figures_of_the_one_before_and_the_th
     ]  # fmt: skip
     said = [body["status"]["conditions"][0] for body in scenario.api.applied]
     assert [(c["status"], c["reason"]) for c in said] == [
-        ("True", "Planning"), ("False", "LookFailed"), ("True", "Planning"),
+        ("True", "Planning"), ("False", "EvaluationFailed"), ("True", "Planning"),
     ]  # fmt: skip
     assert str(error) in said[1]["message"]
     assert shown(scenario.metrics, "healthy") == {("Planning",): 1.0}
@@ -563,7 +563,7 @@ async def test_what_was_seen_is_shown_also_where_the_api_server_takes_nothing(mo
     monkeypatch.setattr(loops, "LOOK_FOR_SERVICES_S", 0.001)
     await scenario.run(monkeypatch, lambda: len(scenario.seen) > 6)
     assert shown(scenario.metrics, "gpus") == {(): 5.0}
-    assert shown(scenario.metrics, "healthy") == {("LookFailed",): 0.0}
+    assert shown(scenario.metrics, "healthy") == {("EvaluationFailed",): 0.0}
 
 
 async def test_a_refusal_of_routing_numbers_is_reported_and_stops_neither_plans_nor_saves(
@@ -581,7 +581,7 @@ async def test_a_refusal_of_routing_numbers_is_reported_and_stops_neither_plans_
     assert [plan["spec"]["pools"]["decode"] for plan in scenario.api.created] == [{"replicas": 4}]
     assert scenario.api.saves > 1, "at the first look and after the plan"
     [said] = [body["status"]["conditions"][0] for body in scenario.api.applied]
-    assert (said["status"], said["reason"]) == ("False", "LookFailed")
+    assert (said["status"], said["reason"]) == ("False", "EvaluationFailed")
     assert str(refusal) in said["message"]
     assert shown(scenario.metrics, "gpus") == {(): 5.0}, "what the look observed"
 

@@ -16,7 +16,7 @@ from pointsman.planner.replay.generators import generate, named_shape
 from pointsman.planner.simulator.baselines.pointsman import ours
 from pointsman.planner.simulator.simulate import simulate
 from pointsman.planner.simulator.types import EncodePool, Leads, Simulation
-from pointsman.planner.tuning_page import PAGE, main, page, shown_by
+from pointsman.planner.tuning_page import PAGE, SHOWN_BY, main, page
 from unit.planner.simulator.scenes import ENGINE, POLICY, poisson
 from unit.planner.tuning_guard import others_than_shipped
 
@@ -76,8 +76,9 @@ def test_the_page_is_that_of_the_constants(capsys: pytest.CaptureFixture[str], t
 def test_each_constant_names_a_load_or_a_test_that_exists() -> None:
     loads = {row["name"].partition(":")[0] for row in json.loads((ROOT / "bench/results/planner.json").read_text())}
     tests = {path.name for path in (ROOT / "tests/unit/planner").rglob("test_*.py")}
+    assert list(SHOWN_BY) == list(Tuning.model_fields)
+    assert {*SHOWN_BY.values()} <= loads | tests
     for name, field in Tuning.model_fields.items():
-        assert shown_by(field) in loads | tests, name
         assert field.description is not None and field.description.count(".") >= 1, name
 
 

@@ -21,6 +21,8 @@ from pointsman.planner.core.elastic.decide import GroupState, decide
 from pointsman.planner.core.elastic.observe import ClusterView, group_observation
 from pointsman.planner.core.elastic.types import GroupBounds, GroupDecision, GroupObservation
 from pointsman.planner.core.engine.startup_time import with_pods_start
+from pointsman.planner.core.messages import health as messages
+from pointsman.planner.core.messages.decisions import first_reading
 from pointsman.planner.core.types import Observation, Policy, Reason
 from pointsman.planner.group_memory import GroupLast
 from pointsman.planner.group_status import latency_of
@@ -133,8 +135,8 @@ class GroupPlanner:
                     self._metrics.unknown(*key)  # the figures of an earlier look are none of now
                     wait_s = _LOOK_AGAIN_S
                 if failures >= loops.LOOKS_FAILED and found is not None:
-                    text = f"evaluations fail, so nothing is planned: {failed[: loops.MOST_OF_AN_ERROR]}"
-                    await self._say_health(key, found[0], kept, False, PlannerHealth.LOOK_FAILED, text)
+                    text = messages.group_fails(failed[: loops.MOST_OF_AN_ERROR])
+                    await self._say_health(key, found[0], kept, False, PlannerHealth.EVALUATION_FAILED, text)
                 await asyncio.sleep(wait_s)
         finally:
             if kept is not None:
@@ -183,8 +185,7 @@ class GroupPlanner:
         readings = {name: source.reading(name) for name in targets}
         is_first = kept.source.is_first_look(readings, at_s, settings.stale_after_s)
         if decision.reason is Reason.STALE_METRICS and is_first and not any(map(source.failed, targets)):
-            once = "a pod was read for the first time, and a rate needs two readings, so nothing is changed"
-            decision = replace(decision, reason=Reason.NOT_ENOUGH_DATA, message=once)
+            decision = replace(decision, reason=Reason.NOT_ENOUGH_DATA, message=first_reading("pod"))
         self._metrics.group_looked(*key, observed, decision, settings)
         level = logging.DEBUG if kept.said and kept.said[0] is decision.reason else logging.INFO
         log.log(
@@ -198,8 +199,8 @@ class GroupPlanner:
         elif decision.reason is Reason.STALE_METRICS:
             await self._say_health(key, group, kept, False, PlannerHealth.STALE_METRICS, decision.message)
         else:
-            what = f"planning normally; run 'pointsman explain {key[1]}' for the latest decision"
-            await self._say_health(key, group, kept, True, PlannerHealth.PLANNING, what)
+            message = messages.planning(key[1])
+            await self._say_health(key, group, kept, True, PlannerHealth.PLANNING, message)
         return settings.interval_s
 
     def _observed(

@@ -20,6 +20,8 @@ from pointsman.planner import loops, memory
 from pointsman.planner.cluster import Cluster
 from pointsman.planner.core import plan_ledger
 from pointsman.planner.core.decide import decide
+from pointsman.planner.core.messages import health as messages
+from pointsman.planner.core.messages.decisions import first_reading
 from pointsman.planner.core.metrics.observe import Reading, Seen, SeenEncoder, counted_once, observation
 from pointsman.planner.core.routing.publication import changes, is_due
 from pointsman.planner.core.state import State
@@ -253,8 +255,7 @@ class Planner:
         is_first = kept.source.is_first_look(readings, at_s, settings.stale_after_s)
         first = age_s <= settings.stale_after_s and is_first
         if decision.reason is Reason.STALE_METRICS and first and not unreadable:
-            once = "a gateway was read for the first time, and a rate needs two readings, so nothing is changed"
-            decision = replace(decision, reason=Reason.NOT_ENOUGH_DATA, message=once)
+            decision = replace(decision, reason=Reason.NOT_ENOUGH_DATA, message=first_reading("gateway"))
         kept.last = memory.Last(observed, decision)
         self._metrics.ticked(*key, observed, decision, settings)
         kept.shown = True
@@ -402,7 +403,7 @@ class Planner:
             healthy, reason, message = (
                 True,
                 PlannerHealth.PLANNING,
-                f"planning normally; run 'pointsman explain {key[1]}' for the latest decision",
+                messages.planning(key[1]),
             )
         self._metrics.health(*key, healthy, reason)
         if kept.condition == (healthy, reason, of):
@@ -412,21 +413,21 @@ class Planner:
 
     async def _report_failure(self, key: ServiceKey, service: LLMService, kept: _Planned | None, error: str) -> None:
         """Looks end in an error: nobody must take the planner's last word for its present one."""
-        self._metrics.health(*key, False, PlannerHealth.LOOK_FAILED)
+        self._metrics.health(*key, False, PlannerHealth.EVALUATION_FAILED)
         said = health_of(service.status.conditions)
         if kept is not None and kept.condition is not None:
-            written = kept.condition[1] is PlannerHealth.LOOK_FAILED
+            written = kept.condition[1] is PlannerHealth.EVALUATION_FAILED
         else:
-            written = said is not None and said.reason == PlannerHealth.LOOK_FAILED
+            written = said is not None and said.reason == PlannerHealth.EVALUATION_FAILED
         if written:
             return
-        message = f"evaluations fail, so plans or routing numbers are missing: {error[: loops.MOST_OF_AN_ERROR]}"
+        message = messages.service_fails(error[: loops.MOST_OF_AN_ERROR])
         try:
-            await self._write_health(key, service, False, PlannerHealth.LOOK_FAILED, message)
+            await self._write_health(key, service, False, PlannerHealth.EVALUATION_FAILED, message)
         except KubeError:
             return  # nobody can be told now; it is said as soon as it can be
         if kept is not None:
-            kept.condition = (False, PlannerHealth.LOOK_FAILED, "")
+            kept.condition = (False, PlannerHealth.EVALUATION_FAILED, "")
 
     async def _report_unplanned(self) -> None:
         """What the condition PlannerHealthy says where nobody plans, whoever wrote it: nothing is left of a plan."""
@@ -461,10 +462,8 @@ class Planner:
         """Why no policy of that name is followed."""
         why = self._cluster.policies.why_unreadable(name, namespace)
         if why is not None:
-            text = f"PlannerPolicy '{name}' cannot be read by this version of the planner: {why}; nothing is planned"
-            return PlannerHealth.POLICY_UNREADABLE, text
-        text = f"spec.policyRef names PlannerPolicy '{name}', which does not exist, so nothing is planned"
-        return PlannerHealth.POLICY_NOT_FOUND, text
+            return PlannerHealth.POLICY_UNREADABLE, messages.policy_unreadable(name, why)
+        return PlannerHealth.POLICY_NOT_FOUND, messages.policy_not_found(name)
 
     async def _write_health(
         self, key: ServiceKey, service: LLMService, healthy: bool, reason: PlannerHealth, message: str

@@ -20,6 +20,59 @@ _SECTIONS: Final = {
     "plan_retry_s": "Plans and elastic groups",
 }
 """By the first field of each section."""
+SHOWN_BY: Final = {
+    "recent_rate_s": "test_arrival_forecast.py",
+    "surprise_sigmas": "step",
+    "max_forecast_growth": "test_arrival_forecast.py",
+    "max_forecast_fall": "test_arrival_forecast.py",
+    "length_window_s": "test_request_lengths.py",
+    "length_change_sigmas": "onoff",
+    "min_length_change": "test_request_lengths.py",
+    "memory_requests": "moon_conv",
+    "model_ratio_bound": "onoff",
+    "base_start_s": "test_startup_time.py",
+    "start_s_per_billion": "test_startup_time.py",
+    "late_start_factor": "test_startup_time.py",
+    "stuck_start_factor": "test_startup_time.py",
+    "first_switch_s": "test_switch_time.py",
+    "max_prefill_utilization": "test_operating_point.py",
+    "max_network_utilization": "test_operating_point.py",
+    "usable_ttft_share": "onoff",
+    "min_slack_share": "test_operating_point.py",
+    "usable_tpot_share": "onoff",
+    "usable_kv_share": "test_operating_point.py",
+    "queued_per_worker": "onoff",
+    "queue_clear_s": "onoff",
+    "gateway_queue_clear_s": "burst",
+    "patience_s": "onoff",
+    "need_gap_s": "test_pool_rule.py",
+    "max_evaluation_gap_s": "test_pool_rule.py",
+    "rate_headroom": "mixshift",
+    "new_requests_windows": "onoff",
+    "return_memory_s": "test_pool_rule.py",
+    "return_margin": "onoff",
+    "max_retention_s": "onoff",
+    "ready_requests": "test_decide.py",
+    "switch_min_gain": "onoff",
+    "switch_cost": "mixshift",
+    "reversal_min_gain": "onoff",
+    "reversal_s": "30 constant hours",
+    "switch_evaluations": "burst",
+    "failing_share": "onoff",
+    "max_attainment_loss": "30 constant hours",
+    "switches_per_worker": "test_switch_guards.py",
+    "attainment_headroom": "test_prefill_threshold.py",
+    "threshold_decrease": "test_prefill_threshold.py",
+    "threshold_increase_tokens": "test_prefill_threshold.py",
+    "holdoff_s": "test_prefill_threshold.py",
+    "pending_slacks": "burst",
+    "queue_full_share": "burst",
+    "flow_dead_band": "test_flow_bounds.py",
+    "publish_interval_s": "test_publication.py",
+    "plan_retry_s": "test_plan_ledger.py",
+    "group_forecast_quantile": "test_group_decide.py",
+}
+"""Of each constant, the load or the test that changes with it."""
 _COLUMNS: Final = "| constant | default | effect, also of other values | shown by |"
 _HEAD: Final = """\
 # Constants of the planner
@@ -52,14 +105,7 @@ def _rows() -> Iterator[str]:
     for name, field in Tuning.model_fields.items():
         if name in _SECTIONS:
             yield f"\n## {_SECTIONS[name]}\n\n{_COLUMNS}\n|---|---|---|---|\n"
-        yield f"| `{name}` | {_value(name, field)} | {field.description} | {shown_by(field)} |\n"
-
-
-def shown_by(field: FieldInfo) -> str:
-    """The load or the test."""
-    extra = field.json_schema_extra
-    assert isinstance(extra, dict)
-    return str(extra["shown_by"])
+        yield f"| `{name}` | {_value(name, field)} | {field.description} | {SHOWN_BY[name]} |\n"
 
 
 def _value(name: str, field: FieldInfo) -> str:

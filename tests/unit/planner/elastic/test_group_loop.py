@@ -78,7 +78,7 @@ async def test_a_group_whose_memory_cannot_be_read_says_so_from_the_third_look_u
         await asyncio.gather(task, return_exceptions=True)
     conditions = [body["status"]["conditions"][0] for body in api.applied]
     failed, *others = conditions
-    assert (failed["status"], failed["reason"]) == ("False", "LookFailed")
+    assert (failed["status"], failed["reason"]) == ("False", "EvaluationFailed")
     assert str(error) in failed["message"]
     assert api.said_after[0] == loops.LOOKS_FAILED, "one failure may be an answer of the API server that was lost"
     assert {each["reason"] for each in others[-1:]} == {"StaleMetrics"}, "it was read again"

@@ -115,7 +115,7 @@ class PlannerHealth(StrEnum):
     OBJECTIVES_OUT_OF_REACH = "ObjectivesOutOfReach"  # a request that is alone misses one already
     POLICY_NOT_FOUND = "PolicyNotFound"  # spec.policyRef names a policy that is not there: nothing is planned
     POLICY_UNREADABLE = "PolicyUnreadable"  # a newer version wrote the policy: nothing is planned
-    LOOK_FAILED = "LookFailed"  # a look ended in an error of the planner: nothing is decided
+    EVALUATION_FAILED = "EvaluationFailed"  # an evaluation ended in an error of the planner: nothing is decided
 
 
 class Condition(ApiModel):

@@ -5,7 +5,6 @@ scale-out (minutes), scale-in (only when the load stayed low). Each tick takes t
 objectives back.
 """
 
-import math
 from dataclasses import replace
 
 from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
@@ -18,6 +17,7 @@ from pointsman.planner.core.hysteresis import Rest
 from pointsman.planner.core.layout.choose import layout
 from pointsman.planner.core.layout.plan_withdrawal import withdrawal
 from pointsman.planner.core.layout.stuck_starts import beside_stuck, without_stuck
+from pointsman.planner.core.messages import decisions
 from pointsman.planner.core.prediction_score import Score
 from pointsman.planner.core.routing.flow_bounds import flow_bounds
 from pointsman.planner.core.routing.prefill_threshold import threshold
@@ -64,14 +64,16 @@ def decide(
     # 1. Freeze where nothing is known of the load.
     load = observation.load
     if load is None or observation.age_s > policy.stale_after_s:
-        stays = _stay(observation, Reason.STALE_METRICS, _stale(observation, policy))
+        why = decisions.load_unreadable()
+        if load is not None:
+            why = decisions.metrics_stale(observation.age_s, policy.stale_after_s)
+        stays = _stay(observation, Reason.STALE_METRICS, why)
         return _frozen(state, observation, policy, now_s), unplanned(stays, observation, policy), next_tick
     # 2. Learn.
     state = seen_switching(learn(state, observation, load, policy, base), observation, policy)
     model = model_of(state, base, policy.tuning)
     if model is None or state.lengths.prompt_tokens is None:
-        sentence = "no prefill or decode step has been measured yet, so nothing is changed"
-        stays = _stay(observation, Reason.NOT_ENOUGH_DATA, sentence)
+        stays = _stay(observation, Reason.NOT_ENOUGH_DATA, decisions.nothing_measured())
         return replace(state, unwanted_s=None), unplanned(stays, observation, policy), next_tick
     # 3. What one worker of each role can do.
     point = _point(state, observation, policy, model)
@@ -92,7 +94,7 @@ def decide(
     state = replace(state, score=_scored(state, observation, load, wanted, point, encode, if_executed))
     # 7. The layout, or what is awaited.
     if _awaits_plan(observation):
-        decision = _stay(observation, Reason.PLAN_IN_PROGRESS, "waiting for the end of the plan that is being executed")
+        decision = _stay(observation, Reason.PLAN_IN_PROGRESS, decisions.plan_executing())
         state = replace(state, unwanted_s=None)
     else:
         state, decision = layout(state, counted, within, now_s, wanted, point)
@@ -100,15 +102,6 @@ def decide(
         state, decision = withdrawal(state, decision, observation, policy)
     decision = with_encode(decision, state.encode, observation, policy, encode, shares)
     return state, _with_routing(decision, routing, policy), next_tick
-
-
-def _stale(observation: Observation, policy: Policy) -> str:
-    if observation.load is None:
-        return "the load could not be read, so nothing is changed"
-    if math.isinf(observation.age_s):
-        return "the metrics of a gateway or of half of the workers were never read, so nothing is changed"
-    at_most_s = policy.stale_after_s
-    return f"the metrics are {observation.age_s:.0f} s old (at most {at_most_s:.0f} s): nothing is changed"
 
 
 def _frozen(state: State, observation: Observation, policy: Policy, now_s: float) -> State:
@@ -302,8 +295,7 @@ def _awaiting(decision: Decision, observation: Observation) -> Decision:
     """The decision, unless a person has the plan for the same layout already: then that is what is said."""
     if not decision.changes_layout or decision.layout != observation.awaiting_approval:
         return decision
-    sentence = f"{decision.message}; the plan for this awaits approval"
-    stays = _stay(observation, Reason.AWAITING_APPROVAL, sentence)
+    stays = _stay(observation, Reason.AWAITING_APPROVAL, decisions.awaits_approval(decision.message))
     return replace(stays, inputs=decision.inputs, alternatives=decision.alternatives)
 
 

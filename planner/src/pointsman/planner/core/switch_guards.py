@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from pointsman.api.protocol.names import Role
+from pointsman.planner.core.messages import guards
 from pointsman.planner.core.types import Observation, Policy, Switch, Worker, WorkerCondition, other
 
 SWITCH_WINDOW_S: Final = 600.0  # of the policy's maxSwitchesPer10Min
@@ -93,24 +94,22 @@ def against_switch(switch: Switch, observation: Observation, policy: Policy, his
     if (beyond := len(recent) + switch.count - most) > 0:
         ended_s = sorted(r.at_s for r in recent)[beyond - 1] if beyond <= len(recent) else math.inf
         waits_s = ended_s + SWITCH_WINDOW_S - now_s
-        return Wait(f"{len(recent)} switches in the last 10 minutes, at most {most} are allowed", waits_s)
+        return Wait(guards.switches_in_window(len(recent), most), waits_s)
     opposite = [r.at_s for r in recent if r.target is not switch.target]
     if opposite and now_s - max(opposite) < policy.opposite_after_s:
         waits_s = policy.opposite_after_s - (now_s - max(opposite))
-        why = f"a switch the other way was {now_s - max(opposite):.0f} s ago: {waits_s:.0f} s to wait"
-        return Wait(why, waits_s)
+        return Wait(guards.opposite(now_s - max(opposite), waits_s), waits_s)
     in_transition = sum(w.condition is WorkerCondition.SWITCHING for w in observation.workers)
     allowed = switches_at_a_time(observation, policy)
     if in_transition + switch.count > allowed:
-        of = f"at most {allowed} of {len(observation.workers)} may at a time"
-        return Wait(f"{in_transition} workers are switching, {of}", 0.0)
+        return Wait(guards.in_transition(in_transition, allowed, len(observation.workers)), 0.0)
     left_s = sorted(_dwell_left_s(worker, now_s, policy) for worker in _of_role(switch.source, observation))
     if len(left_s) < switch.count or left_s[switch.count - 1] > 0:
         waits_s = left_s[switch.count - 1] if len(left_s) >= switch.count else math.inf
-        return Wait(f"no {switch.source} worker has kept its role for {policy.min_dwell_s:.0f} s yet", waits_s)
+        return Wait(guards.dwell(switch.source, policy.min_dwell_s), waits_s)
     least = policy.bounds(switch.source).least
     if observation.active(switch.source) - switch.count < least:
-        return Wait(f"{switch.source} would have fewer workers than minReplicas, {least}", math.inf)
+        return Wait(guards.minimum(switch.source, least), math.inf)
     return None
 
 

@@ -9,11 +9,9 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, Field
 
 
-def _constant(default: Any, does: str, shown_by: str, *, above: float = 0.0, at_most: float | None = None) -> Any:
-    """A field in ``above < value <= at_most``. ``shown_by``: the test or the load that its value was chosen for."""
-    return Field(
-        default, gt=above, le=at_most, allow_inf_nan=False, description=does, json_schema_extra={"shown_by": shown_by}
-    )
+def _constant(default: Any, does: str, *, above: float = 0.0, at_most: float | None = None) -> Any:
+    """A field in ``above < value <= at_most``."""
+    return Field(default, gt=above, le=at_most, allow_inf_nan=False, description=does)
 
 
 class Tuning(BaseModel):
@@ -26,52 +24,44 @@ class Tuning(BaseModel):
         30.0,
         "Arrivals of this long are the rate that a forecast is compared with. Longer: errors are known later. "
         "Shorter: chance counts as error.",
-        "test_arrival_forecast.py",
     )
     surprise_sigmas: float = _constant(
         4.0,
         "A window this many standard deviations off the forecast is a sudden change. Higher: steps are followed "
         "slowly. Lower: chance starts workers.",
-        "step",
     )
     max_forecast_growth: float = _constant(
         2.0,
         "The forecast grows at most by this factor within one start. Higher: a short burst starts many workers. "
         "Lower: steep ramps are served late.",
-        "ramp",
         above=1.0,
     )
     max_forecast_fall: float = _constant(
         1.2,
         "The forecast falls at most by this factor within one start. Higher: workers are removed and started again. "
         "Lower: removals wait longer.",
-        "ramp",
         above=1.0,
     )
     length_window_s: float = _constant(
         300.0,
         "Mean prompt and output lengths are taken over this long. Longer: slow drifts are seen late. Shorter: the "
         "means vary by chance.",
-        "test_request_lengths.py",
     )
     length_change_sigmas: float = _constant(
         5.0,
         "Recent lengths replace the long mean when they differ by this many standard errors. Higher: a new mix is "
         "seen late. Lower: chance counts as a new mix.",
-        "mixshift",
     )
     min_length_change: float = _constant(
         0.10,
         "A smaller relative change of the mean length is no new mix. Higher: small changes wait for the long mean. "
         "Lower: sizing follows chance.",
-        "mixshift",
         at_most=1.0,
     )
     memory_requests: float = _constant(
         200.0,
         "Requests behind the means of cached tokens and image times. More: caches that fill up are seen late. Fewer: "
         "the means vary by chance.",
-        "moon_conv",
         above=1.0,
     )
 
@@ -80,40 +70,34 @@ class Tuning(BaseModel):
         4.0,
         "Measured times correct a performance table at most by this factor, up or down. Higher: one wrong "
         "measurement misleads more. Lower: a table for another GPU stays wrong.",
-        "test_performance_model.py",
         above=1.0,
     )
     base_start_s: float = _constant(
         60.0,
         "Estimated start of a worker without weights, before any start was measured. Longer: first workers are "
         "started earlier. Shorter: they come too late.",
-        "test_startup_time.py",
     )
     start_s_per_billion: float = _constant(
         3.6,
         "Estimated seconds to load a billion parameters, before any start was measured. The same holds as for the "
         "base start.",
-        "test_startup_time.py",
     )
     late_start_factor: float = _constant(
         1.25,
         "A start that takes this many times the usual is expected at a later time. Higher: a failed start is counted "
         "as capacity for longer. Lower: every slow start is replanned.",
-        "test_startup_time.py",
         above=1.0,
     )
     stuck_start_factor: float = _constant(
         4.0,
         "A start that takes this many times the usual is stuck and replaced. Higher: capacity is missing for longer. "
         "Lower: slow starts are paid twice.",
-        "test_startup_time.py",
         above=1.0,
     )
     first_switch_s: float = _constant(
         10.0,
         "Estimated time of a role switch before any was measured. Longer: starts are preferred. Shorter: a first "
         "switch is expected too early.",
-        "test_switch_time.py",
     )
 
     # --- sizing ---
@@ -121,110 +105,93 @@ class Tuning(BaseModel):
         0.93,
         "Prefill and encode workers are busy at most this share of the time. Higher: queues grow at the least "
         "disturbance. Lower: more GPUs.",
-        "constant loads on 20 random engines",
         at_most=1.0,
     )
     max_network_utilization: float = _constant(
         0.7,
         "KV transfers use at most this share of a worker's network. Higher: transfers queue. Lower: more workers "
         "where the network is slow.",
-        "test_operating_point.py",
         at_most=1.0,
     )
     usable_ttft_share: float = _constant(
         0.9,
         "Share of the TTFT objective that sizing plans with; the rest is reserve. Higher: the slowest requests are "
         "late. Lower: more prefill workers.",
-        "constant loads on 20 random engines",
         at_most=1.0,
     )
     min_slack_share: float = _constant(
         0.15,
         "A request may wait at least this share of the TTFT objective for a prefill worker. Higher: tight objectives "
         "are missed. Lower: tight objectives take very many workers.",
-        "test_operating_point.py",
         at_most=1.0,
     )
     usable_tpot_share: float = _constant(
         0.985,
         "Share of the TPOT objective that a decode step may take. Higher: streams are late by chance. Lower: smaller "
         "batches and more decode workers.",
-        "constant loads on 20 random engines",
         at_most=1.0,
     )
     usable_kv_share: float = _constant(
         0.92,
         "Share of a decode worker's KV cache that is planned with. Higher: sequences are preempted. Lower: more "
         "decode workers.",
-        "test_operating_point.py",
         at_most=1.0,
     )
     queued_per_worker: float = _constant(
         2.0,
         "Waiting requests per worker that are no backlog. Higher: real queues are found late. Lower: normal "
         "operation starts workers.",
-        "burst",
     )
     queue_clear_s: float = _constant(
         30.0,
         "A backlog is to be gone this long after the workers for it serve. Longer: requests are late for longer. "
         "Shorter: many workers for a short time.",
-        "burst",
     )
     gateway_queue_clear_s: float = _constant(
         120.0,
         "The same where gateways queue the requests. A queue there delays no running request.",
-        "burst",
     )
     patience_s: float = _constant(
         15.0,
         "A need must last this long before workers start for it. Longer: shortages last longer. Shorter: chance "
         "starts workers.",
-        "30 constant hours",
     )
     need_gap_s: float = _constant(
         20.0,
         "A need that was away for less never ended. Longer: real ends are missed. Shorter: one load counts as "
         "recurring.",
-        "onoff",
     )
     max_evaluation_gap_s: float = _constant(
         60.0,
         "After a longer pause between two evaluations nothing is concluded about the time between. Longer: starts "
         "that ended meanwhile are measured wrong. Shorter: more is forgotten.",
-        "test_pool_rule.py",
     )
     rate_headroom: float = _constant(
         1.1,
         "Workers are removed, and the threshold is raised, only if the rest serves this many times the rate. Higher: "
         "more GPUs. Lower: changes are undone.",
-        "30 constant hours",
         above=1.0,
     )
     new_requests_windows: float = _constant(
         2.5,
         "For this many scale-in windows after a new mix, workers for the old mix are retained. More: more GPUs. Fewer: "
         "workers are started again if the old mix returns.",
-        "mixshift",
         above=1.0,
     )
     return_memory_s: float = _constant(
         3600.0,
         "For this long a need that recurred is remembered. Longer: spare workers stay after the last burst. "
         "Shorter: rare bursts find no spare workers.",
-        "onoff",
     )
     return_margin: float = _constant(
         1.25,
         "Workers for a recurring need stay this many times its longest pause. Higher: more GPUs. Lower: they are "
         "removed just before it.",
-        "onoff",
         above=1.0,
     )
     max_retention_s: float = _constant(
         600.0,
         "No recurring need keeps workers for longer. Longer: more GPUs. Shorter: slow cycles start workers each time.",
-        "onoff",
     )
 
     # --- layout ---
@@ -232,58 +199,49 @@ class Tuning(BaseModel):
         25.0,
         "Requests that must have been seen before anything is scaled. More: the first shortage lasts longer. Fewer: "
         "the first requests decide by chance.",
-        "test_decide.py",
     )
     switch_min_gain: float = _constant(
         0.05,
         "A switch must serve this much more of the need. Higher: fewer switches. Lower: switches for little.",
-        "30 constant hours",
         at_most=1.0,
     )
     switch_cost: float = _constant(
         0.005,
         "Additional gain that a switch needs for each worker, because the worker pauses. Higher: large switches are "
         "split. Lower: many workers switch for little.",
-        "mixshift",
         at_most=1.0,
     )
     reversal_min_gain: float = _constant(
         0.2,
         "The same for a switch back to where the last one came from. Higher: a wrong switch stays. Lower: workers "
         "switch to and fro.",
-        "30 constant hours",
         at_most=1.0,
     )
     reversal_s: float = _constant(
         300.0,
         "For this long a switch back needs that gain. Longer: real changes wait. Shorter: workers switch to and fro.",
-        "30 constant hours",
     )
     switch_evaluations: int = _constant(
         3,
         "A switch must be better in this number of evaluations in a row. More: it comes later. Fewer: chance switches "
         "workers.",
-        "mixshift",
     )
     failing_share: float = _constant(
         0.67,
         "With less than this share of the workers a role needs, a switch is made at once. Higher: chance switches "
         "workers. Lower: a failing role waits.",
-        "mixshift",
         at_most=1.0,
     )
     max_attainment_loss: float = _constant(
         0.01,
         "A switch may lower the expected attainment of the serving workers by this much. Higher: workers switch "
         "because needs are rounded up. Lower: useful switches are refused.",
-        "30 constant hours",
         at_most=1.0,
     )
     switches_per_worker: int = _constant(
         2,
         "Switches in ten minutes, times the workers (three at least), where the policy sets no number. More: "
         "flapping is stopped later. Fewer: another change of the mix waits.",
-        "test_switch_guards.py",
     )
 
     # --- routing ---
@@ -291,53 +249,45 @@ class Tuning(BaseModel):
         0.02,
         "The threshold is raised only if the attainment is this far above the objective. Higher: it stays low. "
         "Lower: it is lowered again.",
-        "test_prefill_threshold.py",
         at_most=1.0,
     )
     threshold_decrease: float = _constant(
         0.7,
         "Factor on the threshold while local prefills make streams late. Higher: they are late for longer. Lower: "
         "prefill gets more than it can do.",
-        "test_prefill_threshold.py",
         at_most=1.0,
     )
     threshold_increase_tokens: int = _constant(
         128,
         "Tokens by which a long prefill queue raises the threshold in one step. More: decode workers are disturbed. "
         "Fewer: the queue lasts longer.",
-        "test_prefill_threshold.py",
     )
     holdoff_s: float = _constant(
         60.0,
         "A lowered threshold stays for this long; up to 16 times as long if it is lowered again. Longer: prefill "
         "stays loaded. Shorter: it goes up and down.",
-        "test_prefill_threshold.py",
     )
     pending_slacks: float = _constant(
         1.2,
         "Factor on the prompt tokens that a prefill worker computes within the slack of TTFT; gateways queue above it. "
         "Higher: requests wait in engines and are late. Lower: prefill workers idle.",
-        "burst",
     )
     queue_full_share: float = _constant(
         0.75,
         "Share of the prefill queue's limit at which the queue counts as full. Higher: long prompts are prefilled "
         "on decode workers. Lower: gateways queue early.",
-        "burst",
         at_most=1.0,
     )
     flow_dead_band: float = _constant(
         0.15,
         "A flow bound that moves by less keeps its value. Higher: bounds follow late. Lower: every evaluation wakes "
         "all gateways.",
-        "test_flow_bounds.py",
         at_most=1.0,
     )
     publish_interval_s: float = _constant(
         10.0,
         "Flow bounds are published at most this often. Longer: bounds follow late. Shorter: gateways are woken more "
         "often.",
-        "test_publication.py",
     )
 
     # --- plans and elastic groups ---
@@ -345,13 +295,11 @@ class Tuning(BaseModel):
         30.0,
         "Wait before a layout that a plan did not reach is tried again; doubled up to 20 times as long. Longer: a "
         "short fault costs more. Shorter: a lasting fault makes many plans.",
-        "test_plan_ledger.py",
     )
     group_forecast_quantile: float = _constant(
         0.9,
         "Elastic groups are sized for this quantile of the forecast's errors. Higher: more instances. Lower: they "
         "are short more often.",
-        "test_group_decide.py",
         at_most=0.999,
     )
 

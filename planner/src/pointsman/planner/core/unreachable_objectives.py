@@ -2,6 +2,7 @@
 
 import math
 
+from pointsman.planner.core.messages import objectives as messages
 from pointsman.planner.core.tuning import SHIPPED, Tuning
 from pointsman.planner.core.types import Decision, Objectives
 
@@ -21,18 +22,11 @@ def out_of_reach(decision: Decision, objectives: Objectives, *, said: bool, tuni
         return None  # few enough, and the mean prompt says nothing of the others
     prompt, prefill_ms = numbers.get("promptTokens"), numbers.get("prefillAloneMilliseconds")
     if prompt is not None and prefill_ms is not None and prefill_ms > least * objectives.ttft_for(prompt):
-        return (
-            f"objectives.ttftMs allows {objectives.ttft_for(prompt):.0f} ms for a prompt of {prompt:.0f} "
-            f"tokens, but an idle prefill worker takes at least {prefill_ms:.0f} ms. No layout meets that; "
-            f"write more than {_above(prefill_ms, usable)}"
-        )
+        return messages.ttft(objectives.ttft_for(prompt), prompt, prefill_ms, _above(prefill_ms, usable))
     batch, step_ms = numbers.get("decodeBatch"), numbers.get("stepMilliseconds")
     # A batch below one may also be for want of memory: then the step is short enough.
     if batch is not None and step_ms is not None and batch < 1 and step_ms > least * usable * objectives.tpot_ms:
-        return (
-            f"objectives.tpotMs is {objectives.tpot_ms:g}, but a decode step of one request takes more than "
-            f"{step_ms:.1f} ms. No layout meets that; write more than {_above(step_ms, usable)}"
-        )
+        return messages.tpot(objectives.tpot_ms, step_ms, _above(step_ms, usable))
     return None
 
 
@@ -49,18 +43,8 @@ def same_share(share: float, said: float) -> bool:
 
 def _of_some(numbers: dict[str, float], objectives: Objectives, share: float, longest: float) -> str:
     of_ttft = numbers.get("unreachableTtftShare", 0.0) >= numbers.get("unreachableTpotShare", 0.0)
-    name = "objectives.ttftMs" if of_ttft else "objectives.tpotMs"
-    at_most = f"an attainment of at most {math.floor(100 * (1 - share)) / 100:.2f}"
-    if of_ttft:
-        remedy = f"Raise {name}, write objectives.ttftMsPerPromptToken, or {at_most}"
-    else:
-        remedy = f"Raise {name}, or write {at_most}"
-    return (
-        f"about {share:.0%} of requests miss {name} even when they are alone (prompts above about {_rounded(longest)} "
-        "tokens). "
-        f"objectives.attainment {objectives.attainment:g} is out of reach; the pools are sized for the other requests. "
-        f"{remedy}"
-    )
+    possible = math.floor(100 * (1 - share)) / 100
+    return messages.share_of_requests(share, _rounded(longest), objectives.attainment, possible, of_ttft)
 
 
 def _rounded(tokens: float) -> int:

@@ -9,6 +9,7 @@ from pointsman.planner.core.elastic.sizing import Expected, GroupLoad, GroupMode
 from pointsman.planner.core.elastic.steps import StepTime
 from pointsman.planner.core.elastic.types import GroupBounds, GroupDecision, GroupObservation
 from pointsman.planner.core.engine.startup_time import Leads
+from pointsman.planner.core.messages import decisions, groups
 from pointsman.planner.core.tuning import Tuning
 from pointsman.planner.core.types import Alternative, Load, Observation, Policy, Reason
 from pointsman.planner.core.workload.arrival_forecast import RateForecaster
@@ -48,10 +49,8 @@ def decide(
     quantile = policy.tuning.group_forecast_quantile
     forecast = state.forecaster.at(lead_s + policy.interval_s, now_s, lead_s, quantile, policy.tuning)
     if forecast is None or isinstance(model, str) or state.lengths.prompt_tokens is None:
-        missing = model if isinstance(model, str) else "no request has arrived yet"
-        return replace(state, unwanted_s=None), _stays(
-            observation, Reason.NOT_ENOUGH_DATA, f"{missing}, so nothing is changed"
-        )
+        missing = model if isinstance(model, str) else groups.no_request()
+        return replace(state, unwanted_s=None), _stays(observation, Reason.NOT_ENOUGH_DATA, groups.not_known(missing))
     waiting = observation.manager.waiting if observation.manager else 0.0
     load = GroupLoad(
         # What waits is to be computed by the time that a new instance would serve.
@@ -66,18 +65,17 @@ def decide(
     inputs = _inputs(state, observation, model, load, needed, forecast.expected, lead_s)
     decision = _chosen(state, observation, policy, bounds, needed, most)
     if observation.stuck:
-        message = f"{decision.message}; instances that take too long to start and are ignored: "
-        decision = replace(decision, message=message + ", ".join(sorted(observation.stuck)))
+        decision = replace(decision, message=groups.stuck_instances(decision.message, sorted(observation.stuck)))
     considered = _alternatives(model, load, policy, decision, most, lead_s, observation)
     return _awaiting(state, replace(decision, inputs=inputs, alternatives=considered), observation, policy)
 
 
 def _why(seen: Observation) -> str:
     if math.isinf(seen.age_s):
-        return "the metrics of a gateway or of the manager were never read, so nothing is changed"
+        return groups.metrics_never_read()
     if seen.load is None:
-        return "the load could not be read, so nothing is changed"
-    return f"the metrics are {seen.age_s:.0f} s old, so nothing is changed"
+        return decisions.load_unreadable()
+    return groups.metrics_stale(seen.age_s)
 
 
 def _learned(
@@ -97,13 +95,13 @@ def _model(state: GroupState, observation: GroupObservation) -> GroupModel | str
     """The model, or what is not known yet."""
     manager = observation.manager
     if not observation.serving:
-        return "no instance serves"
+        return groups.no_instance()
     if manager is None or manager.slots <= 0:
-        return "the manager has not reported any instance yet"
+        return groups.no_report()
     if not observation.latency.by_degree:
-        return "no prefill has been measured yet"
+        return groups.no_prefill()
     if state.steps.line is None:
-        return "no decode step has been measured yet"
+        return groups.no_step()
     slots_each = manager.slots / observation.serving
     return GroupModel(observation.latency, observation.max_degree, state.steps, slots_each, observation.serving)
 
@@ -152,32 +150,26 @@ def _chosen(
     now, goal = observation.desired, policy.objectives.attainment
     wanted = min(max(needed.instances, bounds.least), most)
     highest = max(wanted, min(most, _with(max(number for _, number in state.wanted), observation.stuck)))
-    word = f"{wanted} instance{'' if wanted == 1 else 's'}"
-    keep = f"keep{'s' * (wanted == 1)} {needed.attainment:.0%} of requests within the objectives"
-    short = needed.attainment < goal
+    keeps, short = needed.attainment, needed.attainment < goal
     if observation.seen.plan_in_progress and not observation.starting:
-        return _stays(observation, Reason.PLAN_IN_PROGRESS, "waiting for the end of the plan that is being executed")
+        return _stays(observation, Reason.PLAN_IN_PROGRESS, decisions.plan_executing())
     if wanted > now and policy.scale_out:
-        said = f"{_are(now)} too few: {word} {keep}"
+        message = groups.too_few(now, wanted, keeps)
         if short:
-            said += f", the most that the bounds and the budget allow (objective: {goal:.0%})"
-        return GroupDecision(Reason.INSTANCES_SHORT, said, wanted, changes_layout=True)
+            message = groups.most_allowed(message, goal)
+        return GroupDecision(Reason.INSTANCES_SHORT, message, wanted, changes_layout=True)
     if short and wanted == now:
-        said = f"{now} instance{' is' if now == 1 else 's are'} the most allowed, and {keep}"
-        return _stays(observation, Reason.UNSATISFIABLE, f"{said} (objective: {goal:.0%})")
+        return _stays(observation, Reason.UNSATISFIABLE, groups.not_enough(now, keeps, goal))
     if wanted > now:
-        return _stays(observation, Reason.STEADY, f"{word} are needed, but the policy does not allow scale-out")
+        return _stays(observation, Reason.STEADY, groups.no_scale_out(wanted))
     if highest < now and policy.scale_in and not observation.starting and not observation.seen.unread:
-        most_word = f"{highest} instance{' was' if highest == 1 else 's were'}"
         stable_s = max(policy.scale_in_stabilization_s, state.leads.lead_s(policy.start_s))
         first_s = min(at_s for at_s, _ in state.wanted)
         last_s = max(at_s for at_s, _ in state.wanted)
         if last_s - first_s >= 0.9 * stable_s:  # most of that time was looked at
-            said = f"no more than {most_word} needed in the last {stable_s:.0f} s"
-            return GroupDecision(Reason.SPARE_CAPACITY, said, highest, changes_layout=True)
-    if wanted < now:
-        return _stays(observation, Reason.STEADY, f"{word} would be enough; waiting until that has lasted")
-    return _stays(observation, Reason.STEADY, f"{word} {keep}")
+            return GroupDecision(Reason.SPARE_CAPACITY, groups.spare(highest, stable_s), highest, changes_layout=True)
+    message = groups.waiting(wanted) if wanted < now else groups.steady(wanted, keeps)
+    return _stays(observation, Reason.STEADY, message)
 
 
 def _with(working: int, stuck: frozenset[str]) -> int:
@@ -186,10 +178,6 @@ def _with(working: int, stuck: frozenset[str]) -> int:
     for ordinal in sorted(int(name.rpartition("-")[2]) for name in stuck):
         asked += ordinal < asked
     return asked
-
-
-def _are(instances: int) -> str:
-    return "1 is" if instances == 1 else f"{instances} are"
 
 
 def _stays(observation: GroupObservation, reason: Reason, message: str) -> GroupDecision:
@@ -242,9 +230,9 @@ def _alternatives(
         kept = model.expected(load, policy.objectives, instances).attainment
         why = ""
         if instances != chosen:
-            why = f"keeps fewer than {goal:.0%}" if kept < goal else f"{_are(chosen)} enough"
+            why = groups.keeps_fewer(goal) if kept < goal else groups.enough(chosen)
             if instances < chosen and kept >= goal:
-                why = "more were needed recently"
+                why = groups.needed_recently()
         action = "stay" if instances == now else "scale-out" if instances > now else "scale-in"
         gpus = instances * observation.gpus_each
         starts_s = lead_s if instances > now else 0.0
@@ -260,8 +248,7 @@ def _awaiting(
     if asked is None:
         return replace(state, unwanted_s=None), decision
     if decision.changes_layout and decision.instances == asked:
-        message = f"{decision.message}; the plan for this awaits approval"
-        stays = _stays(observation, Reason.AWAITING_APPROVAL, message)
+        stays = _stays(observation, Reason.AWAITING_APPROVAL, decisions.awaits_approval(decision.message))
         return replace(state, unwanted_s=None), replace(
             stays, inputs=decision.inputs, alternatives=decision.alternatives
         )
@@ -270,8 +257,6 @@ def _awaiting(
     unwanted_s = 0.0 if state.unwanted_s is None else state.unwanted_s + observation.seen.window_s
     if unwanted_s < policy.scale_in_stabilization_s:
         return replace(state, unwanted_s=unwanted_s), decision
-    message = f"{asked} instances have not been needed for {unwanted_s:.0f} s, so their plan is withdrawn"
-    withdrawn = replace(
-        decision, reason=Reason.NO_LONGER_WANTED, message=f"{message}. {decision.message}", withdraws=True
-    )
+    message = groups.withdrawn(asked, unwanted_s, decision.message)
+    withdrawn = replace(decision, reason=Reason.NO_LONGER_WANTED, message=message, withdraws=True)
     return replace(state, unwanted_s=None), withdrawn

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pointsman.planner.core.encode.target import EncodeMemory, EncodeTarget
+from pointsman.planner.core.messages import encoders
 from pointsman.planner.core.sizing.pool_targets import Targets
 from pointsman.planner.core.types import Decision, Layout, Observation, Policy, Reason, WorkerCondition
 
@@ -95,12 +96,8 @@ def with_encode(
         return decision
     has = there(observation)
     if target is None:
-        why = "too few images were measured" if has else "the encode pool could not be read"
-        return unplanned(
-            replace(decision, message=f"{decision.message}; {why}, so the encode pool is not changed"),
-            observation,
-            policy,
-        )
+        message = encoders.unchanged(decision.message, has > 0)
+        return unplanned(replace(decision, message=message), observation, policy)
     # What prefill and decode have or get in this decision is theirs; the rest of the budget is for more that encode.
     left = policy.max_gpus - (decision.prefill + decision.decode) * observation.gpus_each
     stuck = len(memory.leads.stuck(observation.at_s, policy.start_s, policy.tuning))
@@ -110,22 +107,20 @@ def with_encode(
     most = max(min(asked, has), left // _gpus_each(observation))
     encode = min(asked, most, max(policy.encode.most, shares.encode))
     before = has if observation.encode_replicas is None else observation.encode_replicas
-    message = f"{decision.message}; {_in_words(target, has, stuck)}"
+    need = _need(target, has, stuck)
+    message = f"{decision.message}; {need}"
     reason, short = decision.reason, target.needed_now > has
     if shares.scarce:
-        message += f", and all pools together need more than {policy.max_gpus} GPUs, which are split by work"
+        message = encoders.scarce(message, policy.max_gpus)
     if shares.taken_from is not None and decision.changes_layout:
         reason = Reason.UNSATISFIABLE
-        message = (
-            f"{shares.taken_from} is needed, and {_in_words(target, has, stuck)}: together more than "
-            f"{policy.max_gpus} GPUs, which are split by work: {decision.layout} for the other pools"
-        )
+        message = encoders.taken(shares.taken_from, need, policy.max_gpus, decision.layout)
     elif encode != before and not decision.changes_layout and not decision.withdraws:
         reason = Reason.ENCODE_SHORT if encode > before else Reason.SPARE_CAPACITY
     elif short and encode <= has and reason in _QUIET:
         reason = Reason.UNSATISFIABLE
     if encode != before:
-        message += f"; scale encode workers from {before} to {encode}"
+        message = encoders.scaled(message, before, encode)
     return replace(
         decision,
         reason=reason,
@@ -136,14 +131,10 @@ def with_encode(
     )
 
 
-def _in_words(target: EncodeTarget, has: int, stuck: int) -> str:
-    images, queue = target.queue.images, target.queue
-    idle = f", {stuck} of which do not start" if stuck else ""
-    return (
-        f"{target.rate_per_s * images:.2f} images/s of {queue.image_s * 1000:.0f} ms now, "
-        f"{target.ahead_per_s * images:.2f} expected: {max(target.needed_now, target.workers)} to encode needed, "
-        f"{has} there{idle}; encoding takes {target.ttft_share:.0%} of the TTFT objective"
-    )
+def _need(target: EncodeTarget, has: int, stuck: int) -> str:
+    images, queue, needed = target.queue.images, target.queue, max(target.needed_now, target.workers)
+    now_per_s, ahead_per_s = target.rate_per_s * images, target.ahead_per_s * images
+    return encoders.need(now_per_s, queue.image_s * 1000, ahead_per_s, needed, has, stuck, target.ttft_share)
 
 
 def _inputs(target: EncodeTarget, has: int) -> tuple[tuple[str, float], ...]:

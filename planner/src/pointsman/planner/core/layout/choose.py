@@ -4,15 +4,16 @@ from dataclasses import replace
 from typing import Final
 
 from pointsman.api.protocol.names import Role
-from pointsman.planner.core.layout import messages
-from pointsman.planner.core.layout.alternatives import considered
+from pointsman.planner.core.layout.alternatives import considered, in_short
+from pointsman.planner.core.layout.inputs import inputs
 from pointsman.planner.core.layout.rejection_reasons import Choice
 from pointsman.planner.core.layout.role_switches import SwitchStep, kept_by, switch, switches_between
 from pointsman.planner.core.layout.scaling import beyond_budget, limited, scaled
+from pointsman.planner.core.messages import layouts
 from pointsman.planner.core.sizing.operating_point import OperatingPoint
 from pointsman.planner.core.sizing.pool_targets import Targets
 from pointsman.planner.core.state import State
-from pointsman.planner.core.types import Decision, Layout, Observation, Policy, Reason
+from pointsman.planner.core.types import Alternative, Decision, Layout, Observation, Policy, Reason
 
 SHORT: Final = (Reason.PREFILL_SHORT, Reason.DECODE_SHORT, Reason.BOTH_SHORT)
 _ENOUGH: Final = (Reason.STEADY, Reason.SPARE_CAPACITY)
@@ -39,22 +40,22 @@ def layout(
     target = scaled(observation, policy, wanted, step) if known or over else step.after
     # 3. What else there was
     switches, deferred = switches_between(now, step.after), step.deferred
-    holds = messages.holds(observation, switches=bool(switches), deferred=deferred is not None)
+    holds = _holds(observation, switches=bool(switches), deferred=deferred is not None)
     choice = Choice(state, observation, policy, wanted, now, step.after, target, deferred, holds, known)
     alternatives = considered(choice, point)
     # 4. Why
     is_limited = (known or over) and limited(observation, policy, wanted, target)
     reason, words = _why(choice, is_limited, over)
     if reason not in _ENOUGH:
-        words.append(messages.stays(choice, alternatives))
+        words.append(_present(choice, alternatives))
     if reason in SHORT and not is_limited and (deferred is None or target != now):
-        words.append(messages.not_followed(choice, alternatives))
+        words.append(_not_followed(choice, alternatives))
     sentence = "; ".join(filter(None, words))
     if target == now == step.after and deferred is not None:
-        reason, sentence = Reason.SWITCH_DEFERRED, f"{sentence}; not yet: {deferred}"
+        reason, sentence = Reason.SWITCH_DEFERRED, layouts.not_yet(sentence, deferred)
     decision = Decision(
         reason, sentence, now.prefill, now.decode, observation.routing,
-        inputs=messages.inputs(state, wanted, point, now, observation), alternatives=alternatives,
+        inputs=inputs(state, wanted, point, now, observation), alternatives=alternatives,
     )  # fmt: skip
     if target == now == step.after:
         return state, decision
@@ -64,8 +65,9 @@ def layout(
         state = replace(state, wanting=None, wanting_ticks=0)
     if switches and reason in _ENOUGH:  # what starts would be enough, what serves is not
         reason = Reason.PREFILL_SHORT if switches[0].target is Role.PREFILL else Reason.DECODE_SHORT
+    change = layouts.change(in_short(now, step.after, target), now, target, reason)
     decision = replace(
-        decision, reason=reason, message=f"{messages.change(choice, reason)}. {sentence}",
+        decision, reason=reason, message=f"{change}. {sentence}",
         prefill=target.prefill, decode=target.decode, switches=switches, changes_layout=True,
     )  # fmt: skip
     return replace(state, history=state.history.remember(switches, now_s, policy)), decision
@@ -75,24 +77,25 @@ def _why(choice: Choice, is_limited: bool, over: bool) -> tuple[Reason, list[str
     """The reason of what is done, and the sentences that lead to it."""
     policy, wanted, now, target = choice.policy, choice.wanted, choice.now, choice.target
     reason = _shortage(wanted, now)
-    words = [messages.situation(choice, reason)]
+    words = [_situation(choice, reason)]
     if over:
-        words.append(messages.over_budget(choice))
+        gpus = now.total * choice.observation.gpus_each
+        words.append(layouts.over_budget(gpus, policy.max_gpus, policy.scale_in))
         if reason in SHORT or not policy.scale_in:
             reason = Reason.UNSATISFIABLE
         elif reason is Reason.STEADY:
             reason = Reason.SPARE_CAPACITY
     if reason in _ENOUGH and target.total > now.total:
         reason = _shortage_of(target.prefill > now.prefill, target.decode > now.decode)
-        words.append(f"budget.minGpus is {policy.min_gpus}")
+        words.append(layouts.minimum(policy.min_gpus))
     if is_limited and reason not in _ENOUGH:
         # A change that helps as far as it goes says what it helps against.
         reason = reason if target != now else Reason.UNSATISFIABLE
-        words.append(f"the policy allows {target}")
+        words.append(layouts.allowed(target))
     if reason in SHORT and target != now and target.has(wanted.grow) and now.has(target):
         # What is short at this moment no start would reach in time, and what it could reach needs fewer.
         reason = Reason.SPARE_CAPACITY
-        words.append(f"a worker started now would serve too late, when {target} is enough")
+        words.append(layouts.too_late(target))
     return reason, words
 
 
@@ -107,3 +110,40 @@ def _shortage_of(prefill: bool, decode: bool) -> Reason:
     if prefill and decode:
         return Reason.BOTH_SHORT
     return Reason.PREFILL_SHORT if prefill else Reason.DECODE_SHORT
+
+
+def _situation(choice: Choice, shortage: Reason) -> str:
+    """What comes, and what that means for the present layout."""
+    wanted, lengths, now, serving = choice.wanted, choice.state.lengths, choice.now, choice.observation.serving_layout
+    load = layouts.load(
+        wanted.rate_per_s,
+        lengths.prompt_tokens or 0.0,
+        lengths.output_tokens or 0.0,
+        wanted.ahead_per_s,
+        wanted.backlog,
+    )
+    if shortage is Reason.STEADY:
+        return f"{load}: {layouts.enough(now, serving)}"
+    if shortage is Reason.SPARE_CAPACITY:
+        return f"{load}: {layouts.spare(Layout(wanted.prefill, wanted.decode), now, serving)}"
+    return f"{load}: {layouts.needed(wanted.at_least, now, serving)}"
+
+
+def _present(choice: Choice, alternatives: tuple[Alternative, ...]) -> str:
+    """What the present layout would do; without a worker of some role it is no alternative and serves nobody."""
+    here = next((a.expected_attainment for a in alternatives if a.layout == choice.now), 0.0)
+    return layouts.present(choice.now, here, choice.policy.objectives.attainment)
+
+
+def _not_followed(choice: Choice, alternatives: tuple[Alternative, ...]) -> str:
+    """Why what is needed is not what is done; empty: it is."""
+    enough = alternatives[0].layout.most(choice.wanted.at_least)
+    why = next((a.rejected_because for a in alternatives if a.layout == enough), "")
+    return layouts.not_followed(enough, why) if why else ""
+
+
+def _holds(observation: Observation, *, switches: bool, deferred: bool) -> str:
+    """Why workers that could go stay, where a policy lets them go; empty: nothing keeps them."""
+    if observation.unread:
+        return layouts.unread_pages(observation.unread)
+    return layouts.during_switch(switches) if switches or deferred else ""

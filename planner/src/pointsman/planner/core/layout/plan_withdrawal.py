@@ -6,6 +6,7 @@ and asked again, stops listening. It must be unwanted for as long as spare worke
 
 from dataclasses import replace
 
+from pointsman.planner.core.messages import decisions
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Decision, Layout, Observation, Policy, Reason
 
@@ -28,10 +29,8 @@ def withdrawal(state: State, decision: Decision, observation: Observation, polic
     )
     if unwanted_s < long_s:
         return replace(state, unwanted_s=unwanted_s), decision
-    message = f"{asked} has not been needed for {unwanted_s:.0f} s, so its plan is withdrawn"
-    withdrawn = replace(
-        decision, reason=Reason.NO_LONGER_WANTED, message=f"{message}. {decision.message}", withdraws=True
-    )
+    message = decisions.withdrawn(asked, unwanted_s, decision.message)
+    withdrawn = replace(decision, reason=Reason.NO_LONGER_WANTED, message=message, withdraws=True)
     return replace(state, unwanted_s=None), withdrawn
 
 

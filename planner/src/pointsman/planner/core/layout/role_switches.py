@@ -6,6 +6,7 @@ from functools import cache
 
 from pointsman.api.protocol.names import Role
 from pointsman.planner.core import switch_guards
+from pointsman.planner.core.messages import guards
 from pointsman.planner.core.sizing.operating_point import OperatingPoint
 from pointsman.planner.core.sizing.pool_targets import Targets
 from pointsman.planner.core.state import State
@@ -53,9 +54,7 @@ def switch(
     best = _step(now, best, switch_guards.switches_now(gives, observation, policy, state.history))
     sustained = 1 if _fails(observation, policy, wanted) else policy.tuning.switch_evaluations
     if state.wanting_ticks < sustained:
-        return state, SwitchStep(
-            now, best, f"needed in {state.wanting_ticks} of {sustained} evaluations", answered=True
-        )
+        return state, SwitchStep(now, best, guards.evaluations(state.wanting_ticks, sustained), answered=True)
     for switch in switches_between(now, best):
         why = switch_guards.against_switch(switch, observation, policy, state.history)
         if why is not None:

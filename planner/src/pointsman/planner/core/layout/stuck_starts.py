@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
+from pointsman.planner.core.messages import decisions
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Bounds, Decision, Observation, Policy, Reason
 
@@ -25,7 +26,8 @@ def without_stuck(state: State, observation: Observation, policy: Policy) -> tup
 
 def beside_stuck(decision: Decision, observation: Observation, counted: Observation, policy: Policy) -> Decision:
     """The decision in replicas: workers that do not start are among them until others serve in their place."""
-    each, replicas, words = observation.gpus_each, [decision.prefill, decision.decode], []
+    each, replicas = observation.gpus_each, [decision.prefill, decision.decode]
+    stuck_workers: list[tuple[int, str, bool]] = []
     given_up = False
     for pool, role in enumerate((Role.PREFILL, Role.DECODE)):
         stuck = observation.committed(role) - counted.committed(role)
@@ -34,20 +36,18 @@ def beside_stuck(decision: Decision, observation: Observation, counted: Observat
         enough = decision.reason in (Reason.STEADY, Reason.SPARE_CAPACITY) and not decision.changes_layout
         bounds = policy.bounds(role)
         served = enough and counted.active(role) == replicas[pool] >= bounds.least and policy.scale_in
-        if served and sum(replicas) * each >= policy.min_gpus:
-            given_up, end = True, "given up"
-        else:
+        ends = served and sum(replicas) * each >= policy.min_gpus
+        if not ends:
             replicas[pool] = min(replicas[pool] + stuck, max(replicas[pool], bounds.most))
-            end = "not counted"
-        words.append(f"{stuck} {role.label} worker(s) that do not start: {end}")
-    if not words:
+        given_up |= ends
+        stuck_workers.append((stuck, role.label, ends))
+    if not stuck_workers:
         return decision
     more = replicas[0] - decision.prefill, replicas[1] - decision.decode
-    beside = f", in addition to {sum(more)} that do not start" if sum(more) else ""
     return replace(
         decision,
         reason=Reason.SPARE_CAPACITY if given_up else decision.reason,
-        message="; ".join((decision.message, *words)),
+        message=decisions.stuck_workers(decision.message, tuple(stuck_workers)),
         prefill=replicas[0],
         decode=replicas[1],
         changes_layout=decision.changes_layout or given_up,
@@ -57,7 +57,7 @@ def beside_stuck(decision: Decision, observation: Observation, counted: Observat
                 prefill=a.prefill + more[0],
                 decode=a.decode + more[1],
                 gpus=a.gpus + sum(more) * each,
-                rejected_because=a.rejected_because and a.rejected_because + beside,
+                rejected_because=decisions.beside_stuck(a.rejected_because, sum(more)),
             )
             for a in decision.alternatives
         ),

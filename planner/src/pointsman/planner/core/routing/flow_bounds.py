@@ -6,6 +6,7 @@ and a sequence beyond the batch that keeps the token objective makes all others 
 """
 
 from pointsman.api.protocol.names import Role
+from pointsman.planner.core.messages import routing
 from pointsman.planner.core.sizing.operating_point import OperatingPoint
 from pointsman.planner.core.types import Observation, Policy
 from pointsman.serving.flow_control import UNBOUNDED, FlowBounds
@@ -42,11 +43,8 @@ def is_overloaded(observation: Observation, policy: Policy) -> bool:
 
 
 def in_words(bounds: FlowBounds) -> str:
-    """From when on a gateway holds requests back."""
-    tokens, requests = bounds.pending_tokens_per_prefill_worker, bounds.decoding_per_decode_worker
-    parts = [f"{tokens} pending prompt tokens per prefill worker"] if tokens is not None else []
-    parts += [f"{requests} decoding requests per decode worker"] if requests is not None else []
-    return f"gateways queue new requests above {' or '.join(parts)}" if parts else "gateways queue no requests"
+    """From when on a gateway queues requests."""
+    return routing.queueing(bounds.pending_tokens_per_prefill_worker, bounds.decoding_per_decode_worker)
 
 
 def _pending_tokens(point: OperatingPoint, observation: Observation, policy: Policy) -> float | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pointsman.api.v1alpha1.plannerpolicy import Mode
+from pointsman.planner.core.messages import routing
 from pointsman.planner.core.routing.flow_bounds import is_overloaded
 from pointsman.planner.core.types import Decision, Objectives, Observation, Policy, Reason, RoutingNumbers
 from pointsman.serving.flow_control import FlowBounds
@@ -64,7 +65,7 @@ def is_due(
 def changes(before: RoutingNumbers, after: RoutingNumbers) -> list[str]:
     """What a publication changes, by the names of ``status.routing``; for example ``slackMilliseconds 800 -> 640``."""
     old, new = named(before), named(after)
-    return [f"{name} {_word(old[name])} -> {_word(new[name])}" for name in new if old[name] != new[name]]
+    return [routing.number_changed(name, old[name], new[name]) for name in new if old[name] != new[name]]
 
 
 def named(numbers: RoutingNumbers) -> dict[str, int | None]:
@@ -77,10 +78,6 @@ def named(numbers: RoutingNumbers) -> dict[str, int | None]:
         "decodingPerDecodeWorker": numbers.flow.decoding_per_decode_worker,
         "slackMilliseconds": numbers.flow.slack_ms,
     }
-
-
-def _word(number: int | None) -> str:
-    return "unset" if number is None else str(number)
 
 
 def _rule(numbers: RoutingNumbers) -> tuple[int, int]:

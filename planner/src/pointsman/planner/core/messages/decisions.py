@@ -1,0 +1,57 @@
+"""Why nothing is changed, and what becomes of a plan that awaits approval."""
+
+import math
+
+from pointsman.planner.core.types import Layout
+
+
+def load_unreadable() -> str:
+    """The metrics have no load."""
+    return "the load could not be read, so nothing is changed"
+
+
+def metrics_stale(age_s: float, at_most_s: float) -> str:
+    """``age_s``: of the oldest page, infinite where one was never read."""
+    if math.isinf(age_s):
+        return "the metrics of a gateway or of half of the workers were never read, so nothing is changed"
+    return f"the metrics are {age_s:.0f} s old (at most {at_most_s:.0f} s): nothing is changed"
+
+
+def first_reading(target: str) -> str:
+    """Of a gateway or a pod."""
+    return f"a {target} was read for the first time, and a rate needs two readings, so nothing is changed"
+
+
+def nothing_measured() -> str:
+    """There is no model of the engine yet."""
+    return "no prefill or decode step has been measured yet, so nothing is changed"
+
+
+def plan_executing() -> str:
+    """The next decision waits."""
+    return "waiting for the end of the plan that is being executed"
+
+
+def awaits_approval(message: str) -> str:
+    """The same decision has a plan already."""
+    return f"{message}; the plan for this awaits approval"
+
+
+def withdrawn(layout: Layout, unneeded_s: float, message: str) -> str:
+    """The plan for ``layout`` is withdrawn."""
+    return f"{layout} has not been needed for {unneeded_s:.0f} s, so its plan is withdrawn. {message}"
+
+
+def stuck_workers(message: str, stuck: tuple[tuple[int, str, bool], ...]) -> str:
+    """``stuck``: (workers that do not start, their role, whether they are given up)."""
+    words = [f"{count} {role} worker(s) that do not start: {_end(given_up)}" for count, role, given_up in stuck]
+    return "; ".join((message, *words))
+
+
+def _end(given_up: bool) -> str:
+    return "given up" if given_up else "not counted"
+
+
+def beside_stuck(why: str, stuck: int) -> str:
+    """``why`` another layout was rejected, which has these workers too."""
+    return f"{why}, in addition to {stuck} that do not start" if why and stuck else why

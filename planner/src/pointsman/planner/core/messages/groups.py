@@ -1,0 +1,118 @@
+"""What a decision about an elastic group does, and why."""
+
+from collections.abc import Sequence
+
+
+def _instances(number: int) -> str:
+    return f"{number} instance{'' if number == 1 else 's'}"
+
+
+def _are(number: int) -> str:
+    return f"{number} {'is' if number == 1 else 'are'}"
+
+
+def _keep(instances: int, attainment: float) -> str:
+    return f"keep{'s' if instances == 1 else ''} {attainment:.0%} of requests within the objectives"
+
+
+def metrics_never_read() -> str:
+    """Of a gateway or of the manager."""
+    return "the metrics of a gateway or of the manager were never read, so nothing is changed"
+
+
+def metrics_stale(age_s: float) -> str:
+    """Of the oldest page."""
+    return f"the metrics are {age_s:.0f} s old, so nothing is changed"
+
+
+def not_known(missing: str) -> str:
+    """``missing``: one of the sentences below."""
+    return f"{missing}, so nothing is changed"
+
+
+def no_request() -> str:
+    """No length is known."""
+    return "no request has arrived yet"
+
+
+def no_instance() -> str:
+    """All still start."""
+    return "no instance serves"
+
+
+def no_report() -> str:
+    """No memory is known."""
+    return "the manager has not reported any instance yet"
+
+
+def no_prefill() -> str:
+    """No prefill time is known."""
+    return "no prefill has been measured yet"
+
+
+def no_step() -> str:
+    """No decode time is known."""
+    return "no decode step has been measured yet"
+
+
+def too_few(now: int, targets: int, attainment: float) -> str:
+    """Instances are started."""
+    return f"{_are(now)} too few: {_instances(targets)} {_keep(targets, attainment)}"
+
+
+def most_allowed(message: str, goal: float) -> str:
+    """The number is limited."""
+    return f"{message}, the most that the bounds and the budget allow (objective: {goal:.0%})"
+
+
+def not_enough(now: int, attainment: float, goal: float) -> str:
+    """No more are allowed."""
+    verb = "is" if now == 1 else "are"
+    return f"{_instances(now)} {verb} the most allowed, and {_keep(now, attainment)} (objective: {goal:.0%})"
+
+
+def no_scale_out(targets: int) -> str:
+    """The policy switches it off."""
+    return f"{_instances(targets)} are needed, but the policy does not allow scale-out"
+
+
+def spare(most: int, seconds: float) -> str:
+    """Instances are removed: no more than ``most`` were needed."""
+    verb = "was" if most == 1 else "were"
+    return f"no more than {_instances(most)} {verb} needed in the last {seconds:.0f} s"
+
+
+def waiting(targets: int) -> str:
+    """Instances are not removed yet."""
+    return f"{_instances(targets)} would be enough; waiting until that has lasted"
+
+
+def steady(targets: int, attainment: float) -> str:
+    """The present number is enough."""
+    return f"{_instances(targets)} {_keep(targets, attainment)}"
+
+
+def stuck_instances(message: str, names: Sequence[str]) -> str:
+    """Instances that take too long to start."""
+    return f"{message}; instances that take too long to start and are ignored: {', '.join(names)}"
+
+
+def withdrawn(instances: int, unneeded_s: float, message: str) -> str:
+    """The plan for so many is withdrawn."""
+    why = f"{instances} instances have not been needed for {unneeded_s:.0f} s, so their plan is withdrawn"
+    return f"{why}. {message}"
+
+
+def keeps_fewer(goal: float) -> str:
+    """Why another number was rejected."""
+    return f"keeps fewer than {goal:.0%}"
+
+
+def enough(instances: int) -> str:
+    """Why another number was rejected."""
+    return f"{_are(instances)} enough"
+
+
+def needed_recently() -> str:
+    """Why a smaller number was rejected."""
+    return "more were needed recently"

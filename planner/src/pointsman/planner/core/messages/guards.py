@@ -1,0 +1,33 @@
+"""Why a switch must wait or cannot be."""
+
+from pointsman.api.protocol.names import Role
+
+
+def evaluations(seen: int, needed: int) -> str:
+    """The switch was better in too few evaluations."""
+    return f"needed in {seen} of {needed} evaluations"
+
+
+def switches_in_window(switches: int, most: int) -> str:
+    """Too many lately."""
+    return f"{switches} switches in the last 10 minutes, at most {most} are allowed"
+
+
+def opposite(ago_s: float, left_s: float) -> str:
+    """The last switch went the other way."""
+    return f"a switch the other way was {ago_s:.0f} s ago: {left_s:.0f} s to wait"
+
+
+def in_transition(switching: int, most: int, workers: int) -> str:
+    """Too many at a time."""
+    return f"{switching} workers are switching, at most {most} of {workers} may at a time"
+
+
+def dwell(role: Role, seconds: float) -> str:
+    """No worker is long enough in its role."""
+    return f"no {role} worker has kept its role for {seconds:.0f} s yet"
+
+
+def minimum(role: Role, replicas: int) -> str:
+    """The pool would be too small."""
+    return f"{role} would have fewer workers than minReplicas, {replicas}"
