@@ -54,25 +54,25 @@ SHOWN_BY: Final = {
     "max_retention_s": "onoff",
     "ready_requests": "test_decide.py",
     "switch_min_gain": "onoff",
-    "switch_cost": "mixshift",
+    "switch_cost": "test_decide.py",
     "reversal_min_gain": "onoff",
-    "reversal_s": "30 constant hours",
+    "reversal_s": "test_decide.py",
     "switch_evaluations": "burst",
     "failing_share": "onoff",
-    "max_attainment_loss": "30 constant hours",
+    "max_attainment_loss": "burst",
     "switches_per_worker": "test_switch_guards.py",
     "attainment_headroom": "test_prefill_threshold.py",
     "threshold_decrease": "test_prefill_threshold.py",
     "threshold_increase_tokens": "test_prefill_threshold.py",
     "holdoff_s": "test_prefill_threshold.py",
-    "pending_slacks": "burst",
-    "queue_full_share": "burst",
-    "flow_dead_band": "test_flow_bounds.py",
+    "pending_slacks": "onoff",
+    "queue_full_share": "test_flow_bounds.py",
+    "flow_dead_band": "onoff",
     "publish_interval_s": "test_publication.py",
     "plan_retry_s": "test_plan_ledger.py",
     "group_forecast_quantile": "test_group_decide.py",
 }
-"""Of each constant, the load or the test that changes with it."""
+"""Of each constant, the load whose outcome changes most with it, or a test that shows what it does."""
 _COLUMNS: Final = "| constant | default | effect, also of other values | shown by |"
 _HEAD: Final = """\
 # Constants of the planner
@@ -84,9 +84,10 @@ and is no field of a [policy](policy-guide.md). The values were chosen once, for
 because a value that helps one load hurts another. The policy has the numbers that differ between services: objectives,
 budget, bounds, windows.
 
-Times are in seconds (`_s`), shares are between 0 and 1. *Shown by* names the reason for the value: a load of the
-[evaluation](../reports/planner-evaluation.md), or a test below `tests/unit/planner/`. How the constants act together:
-[sizing](sizing.md), [decisions](decisions.md), [a decision by hand](by-hand.md).
+Times are in seconds (`_s`), shares are between 0 and 1. *Shown by* names the load of the
+[evaluation](../reports/planner-evaluation.md) whose outcome changes most with half or twice the value, or a test below
+`tests/unit/planner/` where loads hardly change. How the constants act together: [sizing](sizing.md),
+[decisions](decisions.md), [a decision by hand](by-hand.md).
 
 To try another value in the simulator, replace one field of the policy's `tuning`:
 

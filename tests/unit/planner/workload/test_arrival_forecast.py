@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.planner.core.workload.arrival_forecast import KEPT_ERRORS, SURPRISES_KEPT, Forecast, RateForecaster
+from pointsman.planner.core.tuning import Tuning
+from pointsman.planner.core.workload.arrival_forecast import (
+    KEPT_ERRORS,
+    SURPRISES_KEPT,
+    Forecast,
+    RateForecaster,
+    Trend,
+)
 
 TICK_S, LEAD_S = 2.5, 45.0
 
@@ -222,3 +229,10 @@ def test_the_bound_is_one_too_where_windows_are_as_long_as_a_prometheus_scrape(w
         found = forecaster.at(90.0, window_s * tick, 90.0, 0.84)
         covered.append(found is not None and found.high >= 3)
     assert sum(covered[200:]) / len(covered[200:]) > 0.7
+
+
+def test_a_steep_ramp_is_expected_to_double_at_most_within_a_start() -> None:
+    steep = RateForecaster(trend=Trend(level=10.0, slope=1.0, var_level=0.1, covariance=0.0, var_slope=1e-6))
+    assert steep.expected(5.0) == 15.0
+    assert steep.expected(90.0) == 2 * 10.0 + 1
+    assert steep.expected(90.0, Tuning(max_forecast_growth=4.0)) == 4 * 10.0 + 1

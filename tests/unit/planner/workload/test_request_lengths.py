@@ -4,18 +4,19 @@ import random
 
 import pytest
 
+from pointsman.planner.core.tuning import SHIPPED, Tuning
 from pointsman.planner.core.types import Load
 from pointsman.planner.core.workload.request_lengths import MOST_LENGTH_WINDOWS, Lengths
 
 TICK_S = 2.5
 
 
-def after(prompts: list[float], spread: float = 0.25, per_window: int = 25) -> Lengths:
+def after(prompts: list[float], spread: float = 0.25, per_window: int = 25, tuning: Tuning = SHIPPED) -> Lengths:
     """Windows of so many requests each, with those mean prompts."""
     draw, found = random.Random(1), Lengths()
     for tick, prompt in enumerate(prompts):
         mean = sum(draw.gauss(prompt, spread * prompt) for _ in range(per_window)) / per_window
-        found = found.observe(Load(per_window / TICK_S, mean, 0.0, 100.0), TICK_S, TICK_S * tick)
+        found = found.observe(Load(per_window / TICK_S, mean, 0.0, 100.0), TICK_S, TICK_S * tick, tuning)
     return found
 
 
@@ -104,3 +105,9 @@ def test_longer_answers_are_known_when_the_first_of_them_end_and_soon_forgotten_
 
 def test_more_requests_of_the_same_length_are_not_longer_answers() -> None:
     assert set(answered([12] * 40 + [60] * 20, [200] * 60)[38:]) == {200}
+
+
+def test_prompts_that_differ_by_less_than_a_tenth_are_no_others() -> None:
+    prompts = [1000.0] * 100 + [1080.0] * 20
+    assert after(prompts, spread=0.0).changed_s is None
+    assert after(prompts, spread=0.0, tuning=Tuning(min_length_change=0.05)).changed_s is not None
