@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pydantic import TypeAdapter
 
+from messages.style import faults
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.decide import decide
@@ -147,7 +148,9 @@ def told(seen: Observation | None, decision: Decision | None, points: TurningPoi
         service="chat", namespace="serving", policy_name="fast", policy=ROOM, now=now, observation=seen,
         decision=decision, turning=points, plans=(), health=None,
     )  # fmt: skip
-    return explanation(replace(made, **other))  # type: ignore[arg-type]  # tests name real fields
+    text = explanation(replace(made, **other))  # type: ignore[arg-type]  # tests name real fields
+    assert [(line, fault) for line in text.splitlines() for fault in faults(line)] == []
+    return text
 
 
 def test_an_explanation_tells_what_was_seen_expected_considered_chosen_and_what_would_change_it(
@@ -347,6 +350,6 @@ def test_a_layout_that_was_tried_says_when_it_is_tried_again(phase: str, words: 
 
 def test_a_load_that_was_looked_at_once_is_not_called_unreadable() -> None:
     _, seen, decision = settled(None)
-    text = told(seen, replace(decision, reason=Reason.NOT_ENOUGH_DATA, message="one look"), None)
+    text = told(seen, replace(decision, reason=Reason.NOT_ENOUGH_DATA, message="one evaluation"), None)
     assert "the load is unknown until the second evaluation, because a rate needs two" in text
     assert "could not be read" not in text

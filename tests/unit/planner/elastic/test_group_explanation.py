@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from messages.style import faults
 from pointsman.api.v1alpha1.plan import Plan
 from pointsman.kube.resources import Resource
 from pointsman.planner import group_memory, memory
@@ -33,8 +34,10 @@ def told(last: GroupLast | None, after_s: float = 1.0, **more: Any) -> str:
     at_s = last.observation.seen.at_s if last is not None else 0.0
     now = datetime.fromtimestamp(at_s + after_s, UTC)
     plans: list[Plan] = []
-    whole = GroupTold("long-chat", "models", "chat", POLICY, now, last, plans, None, "Not looked at yet.")
-    return group_explanation(replace(whole, **more))
+    whole = GroupTold("long-chat", "models", "chat", POLICY, now, last, plans, None, "Not evaluated yet.")
+    text = group_explanation(replace(whole, **more))
+    assert [(line, fault) for line in text.splitlines() for fault in faults(line)] == []
+    return text
 
 
 def looked() -> tuple[GroupState, GroupLast]:
@@ -57,7 +60,7 @@ def test_what_was_seen_expected_considered_and_chosen_is_told() -> None:
 
 
 def test_without_a_look_it_is_said_why() -> None:
-    assert "\n\nNot looked at yet.\n\n" in told(None)
+    assert "\n\nNot evaluated yet.\n\n" in told(None)
 
 
 def test_state_and_last_look_survive_a_restart_also_where_nothing_was_ever_read() -> None:
