@@ -1,4 +1,4 @@
-"""The rules of ``docs/style.md`` that a program can check."""
+"""The rules of ``docs/reference/style.md`` that a program can check."""
 
 import re
 from collections.abc import Iterator

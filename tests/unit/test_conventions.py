@@ -48,3 +48,12 @@ def test_the_commit_hook_refuses_other_subjects_than_area_and_imperative(
     hook = subprocess.run(["sh", ROOT / ".ci/hooks/commit-msg", message], capture_output=True, text=True, check=False)
     assert (hook.returncode == 0) == (why_not is None)
     assert (why_not or "") in hook.stderr
+
+
+def test_every_process_logs_with_the_formatter_that_prints_fields() -> None:
+    found = [
+        str(path.relative_to(ROOT))
+        for path in sorted(ROOT.glob("*/src/**/*.py"))
+        if "basicConfig" in path.read_text(encoding="utf-8")
+    ]
+    assert found == ["process/src/pointsman/process/logs.py"]

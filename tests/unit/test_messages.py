@@ -1,4 +1,4 @@
-"""Every text that a user reads keeps the rules of docs/style.md, and none is overlooked."""
+"""Every text that a user reads keeps the rules of docs/reference/style.md, and none is overlooked."""
 
 import ast
 import inspect

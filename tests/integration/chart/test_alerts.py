@@ -89,6 +89,8 @@ def test_a_service_that_answered_and_does_not_is_an_alert_one_that_never_did_is_
     fires(gone, "PointsmanServiceUnavailable", {13: [], 20: [CHAT]})
     long_outage = {CONDITION % up: "1x9 _x600", CONDITION % down: "_x9 1x500 0x100"}
     fires(long_outage, "PointsmanServiceUnavailable", {20: [CHAT], 500: [CHAT], 520: []})
+    restarted = {CONDITION % up: "1x9 _x600", CONDITION % down: "_x9 1x440 _x2 1x100"}  # the operator, in the outage
+    fires(restarted, "PointsmanServiceUnavailable", {440: [CHAT], 500: [CHAT]})
     fires({CONDITION % down: "1x40"}, "PointsmanServiceUnavailable", {40: []})
     deleting = {**gone, CONDITION % ("a", "Progressing", "True", "Deleting"): "_x9 1x30"}
     fires(deleting, "PointsmanServiceUnavailable", {20: []})

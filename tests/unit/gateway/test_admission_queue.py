@@ -1,4 +1,4 @@
-"""The line of held requests: its length and its end. Its order: tests/unit/serving/test_held_line.py."""
+"""The line of held requests: its length and its end. Its order: tests/unit/serving/test_admission_queue.py."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -44,3 +44,11 @@ def test_an_exception_is_shown_with_its_place(formatter: logging.Formatter) -> N
     text = formatter.format(record("broken", error=ValueError("seven is odd")))
     assert "seven is odd" in text
     assert "test_logs.py" in text
+
+
+@pytest.mark.parametrize("value", ["a\x1b[2Jx", 'x="y"', "a=b", "a b", ""])
+def test_a_value_that_could_be_misread_is_quoted_and_says_nothing_to_a_terminal(value: str) -> None:
+    record = logging.makeLogRecord({"name": "pointsman", "msg": "refused", "user": value})
+    line = TextFormatter({}).format(record)
+    assert line.isprintable()
+    assert json.loads(line.partition("user=")[2]) == value

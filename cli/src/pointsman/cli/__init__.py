@@ -7,6 +7,8 @@ object a callable ``(argv: list[str]) -> int`` whose first docstring line is sho
 import sys
 from importlib.metadata import entry_points
 
+from pointsman.process.logs import configure_logs_of_a_guest
+
 GROUP = "pointsman.commands"
 
 
@@ -22,6 +24,7 @@ def main(argv: list[str] | None = None) -> int:
         known = ", ".join(commands) or "none installed"
         print(f"pointsman: there is no command '{name}' (known: {known}); see 'pointsman --help'", file=sys.stderr)
         return 2
+    configure_logs_of_a_guest("warning", "text", {})
     result: int = commands[name].load()(rest)
     return result
 

@@ -17,6 +17,7 @@ from pointsman.api.protocol.names import FINALIZER
 from pointsman.kube.client import Kube
 from pointsman.kube.errors import Conflict, KubeError, NotFound
 from pointsman.kube.resources import DEPLOYMENTS, LLM_SERVICES, PODS
+from pointsman.process.logs import configure_logs
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--timeout-seconds", type=float, default=120, help="time to wait for the end of the operator's pods"
     )
     given = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    configure_logs("info", "text", {})
     try:
         count = asyncio.run(
             uninstall(

@@ -16,7 +16,7 @@ from pointsman.api.credentials import mask_credentials
 
 OURS: Final = "pointsman"
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
-_SPACE = re.compile(r"\s")
+_AMBIGUOUS = re.compile(r"[\s\"=]")
 
 
 class JsonFormatter(logging.Formatter):
@@ -42,7 +42,8 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """The same as text, for a person: ``time LEVEL logger message field=value …``, a value with spaces in quotes."""
+    """The same as text, for a person: ``time LEVEL logger message field=value …``, a value in quotes where it
+    could be misread."""
 
     def __init__(self, constant: Mapping[str, str]) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -61,7 +62,9 @@ class TextFormatter(logging.Formatter):
 
 
 def _quoted(value: str) -> str:
-    return json.dumps(value, ensure_ascii=False) if not value or _SPACE.search(value) else value
+    if value and value.isprintable() and not _AMBIGUOUS.search(value):
+        return value
+    return json.dumps(value, ensure_ascii=not value.isprintable())
 
 
 def _extra(record: logging.LogRecord) -> dict[str, object]:

@@ -1,17 +1,17 @@
 """``python -m pointsman.local.node``: the process node as a process."""
 
 import asyncio
-import logging
 import signal
 import sys
 
 from pointsman.local.node.node import Node
 from pointsman.local.node.settings import NodeSettings
+from pointsman.process.logs import configure_logs
 
 
 def main() -> int:
     """Run until SIGTERM; the pods' processes go on, and the next node finds them."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
+    configure_logs("info", "text", {})
     settings = NodeSettings(_cli_parse_args=sys.argv[1:])
     asyncio.run(_run(settings))
     return 0
