@@ -90,7 +90,7 @@ class Executor:
     async def execute(
         self, raw: Object, snapshot: Snapshot, actions: Iterable[act.Action], token: str | None
     ) -> Executed:
-        """Actions of the service one after the other, then what concerns single pods side by side.
+        """Actions of the service one after the other, then those of pods: side by side, but in turn those of one pod.
 
         An action that the API server refuses (rights, a quota, somebody's admission policy) keeps no other from being
         executed. Raises other KubeErrors and NotLeading: what is left is decided anew.
@@ -115,13 +115,19 @@ class Executor:
             else:
                 not_created.extend([problem] if problem is not None else [])
 
-        on_pods: list[act.Action] = []
+        async def in_turn(of_a_pod: Iterable[act.Action]) -> None:
+            for action in of_a_pod:
+                await attempt(action)
+
+        on_pods: dict[str, list[act.Action]] = {}
         for action in actions:
-            if isinstance(action, act.WorkerAction | act.CreateWorker):
-                on_pods.append(action)
+            if isinstance(action, act.WorkerAction):
+                on_pods.setdefault(action.uid, []).append(action)
+            elif isinstance(action, act.CreateWorker):
+                on_pods[f"new {action.name}"] = [action]
             else:
                 await attempt(action)
-        results = await asyncio.gather(*map(attempt, on_pods), return_exceptions=True)
+        results = await asyncio.gather(*map(in_turn, on_pods.values()), return_exceptions=True)
         errors = [result for result in results if result is not None]
         if errors:
             raise errors[0]
