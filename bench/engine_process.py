@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 
 from pointsman.local.engine.environment import EngineEnvironment
 
-END_SECONDS: Final = 60.0
+END_S: Final = 60.0
 ROOT: Final = Path(__file__).parents[1]
 
 
@@ -48,7 +48,7 @@ class EngineProcess:
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            self._process.wait(END_SECONDS)
+            self._process.wait(END_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             raise

@@ -35,10 +35,10 @@ from pointsman.local.engine.environment import ensure_engine_environment
 from pointsman.serving.block_hashes import chained_block_hashes
 
 COMMAND: Final = "make bench-kv-feed"
-MAX_SECONDS: Final = 3.0
+MAX_S: Final = 3.0
 MAX_SLICE_MS: Final = 20.0
-PATIENCE_SECONDS: Final = 60.0
-POLL_SECONDS: Final = 0.002
+PATIENCE_S: Final = 60.0
+POLL_S: Final = 0.002
 OLD_PROMPTS: Final = 25  # looked for: stored first, before anything that a buffer still has
 
 
@@ -160,7 +160,7 @@ async def reconnected(gateway: Gateway, pids: list[int], slices: Slices) -> Foun
         unbroken &= gateway.feed.known
         least = min(least, gateway.hits(number))
         number += 1
-        await asyncio.sleep(POLL_SECONDS)
+        await asyncio.sleep(POLL_S)
         _give_up_after(began_s)
     return Found(time.monotonic() - began_s, slices.longest_s * 1e3, min(least, gateway.all_hits()))
 
@@ -169,13 +169,13 @@ async def completed(gateway: Gateway) -> None:
     """Wait until the caches of all workers are known."""
     began_s = time.monotonic()
     while not gateway.complete:
-        await asyncio.sleep(POLL_SECONDS)
+        await asyncio.sleep(POLL_S)
         _give_up_after(began_s)
 
 
 def _give_up_after(began_s: float) -> None:
-    if time.monotonic() - began_s > PATIENCE_SECONDS:
-        raise TimeoutError(f"the caches are not known after {PATIENCE_SECONDS:.0f} s")
+    if time.monotonic() - began_s > PATIENCE_S:
+        raise TimeoutError(f"the caches are not known after {PATIENCE_S:.0f} s")
 
 
 @asynccontextmanager
@@ -211,7 +211,7 @@ def rows(found: dict[str, list[Found]], command: str) -> list[Row]:
     for name, each in found.items():
         of = partial(row, command=command)
         made += [
-            of(f"{name}: caches of all workers known", "s", [one.seconds for one in each], at_most=MAX_SECONDS),
+            of(f"{name}: caches of all workers known", "s", [one.seconds for one in each], at_most=MAX_S),
             of(f"{name}: longest callback, thread CPU", "ms", [one.slice_ms for one in each], at_most=MAX_SLICE_MS),
             of(f"{name}: old blocks known", "share", [one.hits for one in each], at_least=1.0),
         ]

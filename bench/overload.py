@@ -30,7 +30,7 @@ COMMAND: Final = "make bench-overload"
 SERVICE: Final = "overload"
 FIFO: Final = "first in, first out"
 BOUNDS_SECONDS: Final = 30.0
-LOOK_SECONDS: Final = 0.2
+LOOK_S: Final = 0.2
 LATE_RATIO, FOLLOWERS_RATIO, WORST_RATIO = 0.6, 0.5, 3.0
 ROUTING: Final = {"maxLocalPrefillTokens": 200, "maxPrefillQueueSize": 100}
 VOCABULARY: Final = range(3, 94)  # printable: a text of them is the same however it is cut into chunks
@@ -153,7 +153,7 @@ async def _bound(kube: Kube, cluster: LocalCluster, overload: Overload, *, on: b
             said = [line for line in log.splitlines() if '"message": "flow control"' in line]
             if wanted in said[-1] if said else not on:
                 return
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(LOOK_S)
 
 
 async def speed(endpoint: Endpoint, overload: Overload, seed: str) -> Speed:

@@ -16,7 +16,7 @@ from pointsman.local.quickstart.examples import read_example, with_model
 from pointsman.local.quickstart.waiting import wait_until
 from pointsman.local.traffic import Endpoint
 
-READY_SECONDS = 300.0
+READY_S = 300.0
 
 
 def one_of_each(name: str, model: Path, cores: str | None = None) -> Mapping[str, Any]:
@@ -40,7 +40,7 @@ async def served(cluster: LocalCluster, name: str, manifest: Mapping[str, Any]) 
     """The API server and the service's gateway, when the service is ready."""
     async with await Kube.connect(cluster.kubeconfig) as kube, Observer(kube, "default", name) as observer:
         await asyncio.to_thread(cluster.kubectl, "apply", "-f", "-", stdin=yaml.safe_dump(manifest))
-        view = await wait_until(observer, "a Ready service", lambda v: v.ready, timeout_seconds=READY_SECONDS)
+        view = await wait_until(observer, "a Ready service", lambda v: v.ready, timeout_seconds=READY_S)
         assert view.gateway_url is not None
         async with Endpoint(view.gateway_url, name) as endpoint:
             yield kube, endpoint

@@ -36,7 +36,7 @@ GOOD: Final = 0.9
 RATE_STEP: Final = 1.25
 SLOTS: Final = 8000
 NAME: Final = "goodput"
-READY_SECONDS: Final = 240.0
+READY_S: Final = 240.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +142,10 @@ class _Served:
 
     async def __aenter__(self) -> Endpoint:
         await self._kubectl("apply", "-f", "-", stdin=yaml.safe_dump(self._manifest))
-        deadline_s = time.monotonic() + READY_SECONDS
+        deadline_s = time.monotonic() + READY_S
         while not await self._ready():
             if time.monotonic() > deadline_s:
-                raise TimeoutError(f"the group is not ready after {READY_SECONDS:.0f} s")
+                raise TimeoutError(f"the group is not ready after {READY_S:.0f} s")
             await asyncio.sleep(0.5)
         url = await asyncio.to_thread(self._cluster.gateway_url, NAME)
         assert url is not None

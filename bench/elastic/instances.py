@@ -30,7 +30,7 @@ from pointsman.workers.elastic.protocol import (
 TOKEN = "a-token-of-the-benchmark"
 PROGRAM = "pointsman.workers.elastic.instance"
 ROOT = Path(__file__).parents[2]
-START_SECONDS = 120.0
+START_S = 120.0
 VOCABULARY = 90
 
 
@@ -168,7 +168,7 @@ def _start(
 
 
 async def _linked(session: aiohttp.ClientSession, url: str) -> aiohttp.ClientWebSocketResponse:
-    deadline_s = time.monotonic() + START_SECONDS
+    deadline_s = time.monotonic() + START_S
     while True:
         try:
             return await session.ws_connect(url, headers={"Authorization": f"Bearer {TOKEN}"}, max_msg_size=0)

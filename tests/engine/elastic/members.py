@@ -33,7 +33,7 @@ from pointsman.workers.elastic.protocol import Broken, Done, Iterate, Release
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload([__name__, "transformers.models.llama.modeling_llama"])  # what its forks import
 ADDRESS = "127.0.0.1"
-ANSWER_SECONDS = 60.0
+ANSWER_S = 60.0
 GREEDY = Sampling(temperature=0.0)
 
 
@@ -50,7 +50,7 @@ class Member:
         """Begin something there."""
         self.pipe.send(question)
 
-    def answer(self, limit_s: float = ANSWER_SECONDS) -> Any:
+    def answer(self, limit_s: float = ANSWER_S) -> Any:
         """What came of it. Raises GroupBroken as the member did, and TimeoutError."""
         if not self.pipe.poll(limit_s):
             raise TimeoutError(f"{self.name} does not answer")

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from pointsman.serving.elastic.iterations import Move, Prompt, Sampling, Step
-from pointsman.workers.elastic.engine.meeting import JOIN_SECONDS, GroupBroken
+from pointsman.workers.elastic.engine.meeting import JOIN_S, GroupBroken
 from pointsman.workers.elastic.instance.loading import load
 from pointsman.workers.elastic.instance.settings import InstanceSettings
 from pointsman.workers.elastic.instance.shard import Result, Shard, store_at, store_of
@@ -69,7 +69,7 @@ def nothing() -> None:
 
 def late() -> dict[str, Any]:
     """One shard needs more than the seconds in which members have to meet."""
-    return told(moving(nothing, lambda: time.sleep(JOIN_SECONDS + 0.5)).iterate(moves=(MOVE,)))
+    return told(moving(nothing, lambda: time.sleep(JOIN_S + 0.5)).iterate(moves=(MOVE,)))
 
 
 def broken() -> dict[str, Any]:

@@ -42,7 +42,7 @@ class StuckCommunicator(StrictCommunicator):
             NEVER.wait()
         super().abort()
         if self.how == "slow":
-            time.sleep(nccl._CLOSE_SECONDS + 0.5)
+            time.sleep(nccl._CLOSE_S + 0.5)
         HAPPENED.append("abort ends")
 
 
@@ -68,7 +68,7 @@ def main(how: str) -> list[str]:
     """The second of two members goes while the first one sends to it; then a group forms again."""
     StuckCommunicator.how = StuckGpu.how = how
     if how != "slow":
-        vars(nccl).update(ABORT_SECONDS=1.0, SETTLE_SECONDS=1.0)
+        vars(nccl).update(ABORT_S=1.0, SETTLE_S=1.0)
     first, second = groups([StuckGpu(), StrictGpu()])
     second.close()
     try:

@@ -27,7 +27,7 @@ from pointsman.local.traffic import Api, PrefillPath, Prompt, Record
 from waiting import until
 
 SEED = 91
-SCRAPE_SECONDS = 2
+SCRAPE_S = 2
 MAY_BE_EMPTY = {
     # What does not happen in this load, or need not.
     ("Conditions", "PlannerHealthy: False, {{reason}}"),
@@ -70,7 +70,7 @@ def watched(cluster: LocalCluster) -> Iterator[PrometheusServer]:
     """A Prometheus that scrapes what the chart's PodMonitors say."""
     values = (*REGISTRY, "--set", "monitoring.podMonitors.enabled=true", "--show-only", "templates/pod-monitors.yaml")
     monitors = yaml.safe_load_all(cluster.helm("template", RELEASE, str(CHART), *values))
-    with running_prometheus(scrape_configs(monitors, cluster.kubeconfig, f"{SCRAPE_SECONDS}s")) as server:
+    with running_prometheus(scrape_configs(monitors, cluster.kubeconfig, f"{SCRAPE_S}s")) as server:
         yield server
 
 
@@ -151,9 +151,9 @@ def _is_on_the_dashboards(watched: PrometheusServer, service: Served, began_s: f
     for board in (SERVICE, HEALTH):
         for panel in board.panels:
             for query in panel.queries:
-                expr = query.expr.replace("$__rate_interval", f"{8 * SCRAPE_SECONDS}s")
+                expr = query.expr.replace("$__rate_interval", f"{8 * SCRAPE_S}s")
                 expr = expr.replace("$namespace", service.namespace).replace("$service", service.name)
-                found = watched.range(expr, began_s, time.time(), SCRAPE_SECONDS)
+                found = watched.range(expr, began_s, time.time(), SCRAPE_S)
                 values = [float(value) for series in found for _, value in series["values"]]
                 if not any(math.isfinite(value) for value in values):
                     silent.add((panel.title, query.legend))
@@ -165,7 +165,7 @@ def _is_marked(
     watched: PrometheusServer, service: Served, began_s: float, moves: list[Plan], switches: Sequence[RoleSwitch]
 ) -> None:
     """Each plan and each role switch has its mark with its reason, and the worker's bar its change of colour."""
-    step_s = 2 * SCRAPE_SECONDS
+    step_s = 2 * SCRAPE_S
     (history,) = (panel for panel in SERVICE.panels if panel.kind is Kind.STATES)
     marks = {mark.name: mark.expr for mark in SERVICE.annotations}
 

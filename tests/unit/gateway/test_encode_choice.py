@@ -6,7 +6,7 @@ from collections.abc import Set
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.gateway.core.embedding_book import REUSE_SECONDS, EmbeddingBook
+from pointsman.gateway.core.embedding_book import REUSE_S, EmbeddingBook
 from pointsman.gateway.core.encode_choice import Encoder, choose_encoder
 from pointsman.gateway.types import WorkerKey
 from pointsman.serving.image_tokens import EMBEDDING_BYTES_PER_TOKEN, encodes_remotely, estimated_image_tokens
@@ -95,7 +95,7 @@ def test_an_answer_is_used_again_for_a_while() -> None:
     book.add("one", A, b"{}", 40, 100.0)
     found = book.find("one", EVERYWHERE.__contains__)
     assert found is not None and found.params == b"{}"
-    assert found.is_fresh(100.0 + REUSE_SECONDS - 1) and not found.is_fresh(100.0 + REUSE_SECONDS)
+    assert found.is_fresh(100.0 + REUSE_S - 1) and not found.is_fresh(100.0 + REUSE_S)
 
 
 def test_without_a_cache_nothing_is_remembered() -> None:

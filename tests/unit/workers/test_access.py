@@ -186,7 +186,7 @@ async def test_bodies_together_take_no_more_than_their_memory_and_the_gateway_is
 
 
 async def test_a_body_that_never_ends_is_given_up(fresh: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pointsman.workers.middleware.BODY_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr("pointsman.workers.middleware.BODY_TIMEOUT_S", 0.01)
     client = Client(fresh, "/v1/completions", [padded(MIB * 3 // 4), None])
     assert (await client.whole()).status == 408
     assert (await Client(fresh, "/v1/completions", [padded(MIB // 2)]).whole()).status == 200

@@ -132,7 +132,7 @@ async def test_an_engine_that_does_not_answer_at_first_is_asked_until_it_does(
     publisher: EventPublisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be starting, or starved; and an idle engine publishes nothing from which a gap would be noticed."""
-    monkeypatch.setattr(kv_events, "REPLAY_SECONDS", 0.05)
+    monkeypatch.setattr(kv_events, "REPLAY_S", 0.05)
     monkeypatch.setattr(kv_events, "SILENCE_MILLISECONDS", 10)
     publisher.deaf = 2 * kv_events.REPLAY_ATTEMPTS
     async with reading(publisher) as reader:

@@ -7,7 +7,7 @@ import pytest
 from fixtures.workers import settings, worker
 from pointsman.api.protocol.control import RoleRequest, WorkerPhase
 from pointsman.api.protocol.names import Role
-from pointsman.workers.last_role import OPERATOR_SECONDS, LastRole
+from pointsman.workers.last_role import OPERATOR_S, LastRole
 from waiting import eventually
 
 
@@ -35,7 +35,7 @@ async def test_a_restarted_worker_without_an_operator_takes_its_last_role_with_i
         await eventually(lambda: after.state.phase is WorkerPhase.IDLE, "its engine is up again")
         after.sidecar.take_last_role()
         assert after.state.role is None, "an operator has time to give it"
-        clock.now_s += OPERATOR_SECONDS
+        clock.now_s += OPERATOR_S
         await eventually(lambda: after.state.phase is WorkerPhase.SERVING, "it serves")
         assert after.state.role is Role.DECODE
         assert after.state.verified is None, "the operator verifies it when it is back"
@@ -48,7 +48,7 @@ async def test_an_operator_that_runs_gives_the_role_before_the_last_one_is_taken
     async with worker(own, clock=clock) as after:
         await eventually(lambda: after.state.phase is WorkerPhase.IDLE, "its engine is up")
         after.sidecar.assign(RoleRequest(role=None))
-        clock.now_s += 2 * OPERATOR_SECONDS
+        clock.now_s += 2 * OPERATOR_S
         after.sidecar.take_last_role()
         assert after.state.role is None, "the operator took the role away"
 
@@ -59,7 +59,7 @@ async def test_a_new_pod_takes_the_role_of_no_other() -> None:
     async with worker(settings("w", pod_uid="u-2"), clock=clock) as new:
         await eventually(lambda: new.state.phase is WorkerPhase.IDLE, "its engine is up")
         new.sidecar.take_last_role()
-        clock.now_s += 2 * OPERATOR_SECONDS
+        clock.now_s += 2 * OPERATOR_S
         new.sidecar.take_last_role()
         assert new.state.role is None
 

@@ -60,7 +60,7 @@ async def test_it_ends_when_its_client_leaves() -> None:
 
 async def test_it_ends_in_order_when_the_server_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that stops waits for open answers: it would wait for ever."""
-    monkeypatch.setattr(streaming, "STOPPING_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(streaming, "STOPPING_POLL_S", 0.01)
     server = SimpleNamespace(should_exit=False)
     connection, endless = Connection(server=server), Endless()
     serving = asyncio.create_task(connection.serve(endless.pieces()))

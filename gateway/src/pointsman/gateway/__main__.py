@@ -40,9 +40,9 @@ from pointsman.process.listening import listen
 
 log = logging.getLogger("pointsman.gateway")
 
-CONTROL_TIMEOUT_SECONDS = 10.0
+CONTROL_TIMEOUT_S = 10.0
 
-CLIENT_IDLE_SECONDS = 620.0
+CLIENT_IDLE_S = 620.0
 """An idle client connection is kept so long: longer than load balancers keep it, which then never meet a closed one."""
 
 
@@ -59,7 +59,7 @@ async def run(settings: Settings, *, is_allowed: IsAllowed | None = None) -> int
         session = await life.enter_async_context(
             aiohttp.ClientSession(
                 connector=worker_connector(),
-                timeout=aiohttp.ClientTimeout(total=CONTROL_TIMEOUT_SECONDS),
+                timeout=aiohttp.ClientTimeout(total=CONTROL_TIMEOUT_S),
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 read_bufsize=2**18,
@@ -114,7 +114,7 @@ async def run(settings: Settings, *, is_allowed: IsAllowed | None = None) -> int
             server.application(),
             respond=server.respond,
             max_header_kib=settings.max_header_kib,
-            keepalive_timeout=CLIENT_IDLE_SECONDS,
+            keepalive_timeout=CLIENT_IDLE_S,
             handler_cancellation=True,  # a client that leaves cancels its request at the worker
             shutdown_timeout=settings.shutdown_seconds,
             access_log=None,  # the access line of server.py says more
@@ -162,7 +162,7 @@ def _prepare() -> None:
 async def _service_uid(settings: Settings, fleet: Fleet) -> str:
     """The service's uid, once discovery has read it."""
     while (uid := settings.service_uid or fleet.service_uid) is None:
-        await fleet.wait_change(CONTROL_TIMEOUT_SECONDS)
+        await fleet.wait_change(CONTROL_TIMEOUT_S)
     return uid
 
 

@@ -18,7 +18,7 @@ from pointsman.gateway.fleet import Pick
 from pointsman.gateway.off_loop import INLINE_BYTES, OffLoop
 from pointsman.serving.engine_death import reports_engine_death
 
-END_SECONDS: Final = 1.0
+END_S: Final = 1.0
 ENGINE_ERROR: Final = "engine-error"  # the engine reported in its answer that it failed
 """How long the end of a stream's HTTP answer is awaited after its [DONE], so that the connection can be used again."""
 
@@ -192,7 +192,7 @@ class LiveStream:
     async def _read_end(self) -> None:
         """What comes after [DONE] is the end of the HTTP answer. Released before it, a connection would be closed."""
         try:
-            async with asyncio.timeout(END_SECONDS):
+            async with asyncio.timeout(END_S):
                 while not self._content.at_eof():
                     await self._content.readany()
         except (TimeoutError, aiohttp.ClientError, OSError):

@@ -18,7 +18,7 @@ from pointsman.gateway.types import Worker, WorkerKey
 log = logging.getLogger(__name__)
 
 MISSED_CONNECTIONS: Final = 2
-INTERVAL_SECONDS: Final = 1.0
+INTERVAL_S: Final = 1.0
 
 Abort = Callable[[], None]
 
@@ -79,7 +79,7 @@ class Departures:
                 for abort in aborts:
                     abort()
                 return
-            await asyncio.sleep(INTERVAL_SECONDS)
+            await asyncio.sleep(INTERVAL_S)
 
     async def _takes_connections(self, url: str) -> bool:
         at = urlsplit(url)

@@ -22,7 +22,7 @@ from pointsman.serving.flow_control import UNBOUNDED
 
 log = logging.getLogger(__name__)
 
-RETRY_AFTER_MOST_SECONDS: Final = 60
+RETRY_AFTER_MOST_S: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class FlowControl:
 
     def _retry_after_seconds(self) -> int:
         """As long as the one that was sent last had been queued: about what a new one would wait."""
-        return min(max(math.ceil(self._last_queued_s), 1), RETRY_AFTER_MOST_SECONDS)
+        return min(max(math.ceil(self._last_queued_s), 1), RETRY_AFTER_MOST_S)
 
     def _arm(self) -> None:
         """Look again when the next one's time is over."""

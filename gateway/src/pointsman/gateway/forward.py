@@ -63,8 +63,8 @@ T = TypeVar("T")
 
 BYTES_PER_TOKEN_ID = 8  # in JSON, about
 CANNOT_RESUME = "cannot-resume"  # reason of an attempt, a metric label
-BACKOFF_FIRST_SECONDS = 0.05
-BACKOFF_MOST_SECONDS = 1.0
+BACKOFF_FIRST_S = 0.05
+BACKOFF_MOST_S = 1.0
 
 
 class Embeddings(Protocol):
@@ -397,7 +397,7 @@ class Forwarder:
     ) -> T:
         """``report_queued``: flow control is asked first, once; None: the request was admitted before."""
         deadline_s = self._clock() + self._limits.patience_seconds
-        backoff_s = BACKOFF_FIRST_SECONDS
+        backoff_s = BACKOFF_FIRST_S
         avoid = set(avoid)
         unable: set[WorkerKey] = set()  # what cannot resume a stream now cannot do so in a moment either
         failures: list[str] = []
@@ -428,7 +428,7 @@ class Forwarder:
                     raise self._gave_up(failures)
                 # Everybody there was tried, or there is nobody: what refused a moment ago may be ready after a change.
                 await self._fleet.wait_change(min(backoff_s, left_s))
-                backoff_s = min(2 * backoff_s, BACKOFF_MOST_SECONDS)
+                backoff_s = min(2 * backoff_s, BACKOFF_MOST_S)
                 avoid.clear()
                 avoid.update(unable)
                 continue

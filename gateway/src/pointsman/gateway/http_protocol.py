@@ -25,7 +25,7 @@ from pointsman.gateway.errors import GatewayError, NotHttp
 log = logging.getLogger(__name__)
 
 MAX_HEADERS: Final = 512
-FIRST_REQUEST_SECONDS: Final = 60.0
+FIRST_REQUEST_S: Final = 60.0
 """A connection that brings no request for so long is closed."""
 
 Respond = Callable[[GatewayError, web.BaseRequest], web.Response]
@@ -42,7 +42,7 @@ class _Protocol(RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        asyncio.get_running_loop().call_later(FIRST_REQUEST_SECONDS, self._close_if_silent)
+        asyncio.get_running_loop().call_later(FIRST_REQUEST_S, self._close_if_silent)
 
     def _close_if_silent(self) -> None:
         if not self._request_count and self.transport is not None:

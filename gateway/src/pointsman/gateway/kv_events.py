@@ -23,14 +23,14 @@ from pointsman.gateway.types import Worker, WorkerKey
 
 log = logging.getLogger(__name__)
 
-CONNECT_SECONDS = 5.0
-SILENCE_SECONDS = 5 * wire.HEARTBEAT_SECONDS  # then the stream is taken for broken
-FORGET_SECONDS = 5.0  # without a stream, until what a worker had is unknown
-SNAPSHOT_SECONDS = 60.0  # the same while snapshots are on their way, however many begin
-RETRY_FIRST_SECONDS = 0.05  # after a stream that was understood; then twice as long each time
-RETRY_LAST_SECONDS = 5.0
-NOT_SUPPORTED_RETRY_SECONDS = 60.0
-SLICE_SECONDS = 0.002  # of all feeds together in one iteration of the event loop
+CONNECT_S = 5.0
+SILENCE_S = 5 * wire.HEARTBEAT_SECONDS  # then the stream is taken for broken
+FORGET_S = 5.0  # without a stream, until what a worker had is unknown
+SNAPSHOT_S = 60.0  # the same while snapshots are on their way, however many begin
+RETRY_FIRST_S = 0.05  # after a stream that was understood; then twice as long each time
+RETRY_LAST_S = 5.0
+NOT_SUPPORTED_RETRY_S = 60.0
+SLICE_S = 0.002  # of all feeds together in one iteration of the event loop
 
 
 class KvEventFeed:
@@ -42,15 +42,15 @@ class KvEventFeed:
         session: aiohttp.ClientSession,
         *,
         control_token: str,
-        forget_seconds: float = FORGET_SECONDS,
-        snapshot_seconds: float = SNAPSHOT_SECONDS,
+        forget_seconds: float = FORGET_S,
+        snapshot_seconds: float = SNAPSHOT_S,
     ) -> None:
         self._fleet = fleet
         self._session = session
         self._tokens = ControlTokens(control_token)
         self._forget_seconds = forget_seconds
         self._snapshot_seconds = snapshot_seconds
-        self._budget = LoopBudget(SLICE_SECONDS)
+        self._budget = LoopBudget(SLICE_S)
         self._running: dict[WorkerKey, asyncio.Task[None]] = {}
         self._forgetting: dict[WorkerKey, asyncio.TimerHandle] = {}
         self._outdated_since_s: dict[WorkerKey, float] = {}  # since its stream broke or announced a snapshot
@@ -81,7 +81,7 @@ class KvEventFeed:
             timer.cancel()
 
     async def _follow(self, worker: Worker) -> None:
-        delay_s = RETRY_FIRST_SECONDS
+        delay_s = RETRY_FIRST_S
         supported = True
         while True:
             state = FeedState(self._fleet.index, worker.key)
@@ -93,7 +93,7 @@ class KvEventFeed:
                     log.warning("kv events not supported", extra={"worker": worker.name, "why": str(error)})
                 supported = False
                 self._forget(worker.key)
-                await asyncio.sleep(NOT_SUPPORTED_RETRY_SECONDS)
+                await asyncio.sleep(NOT_SUPPORTED_RETRY_S)
                 continue
             except (aiohttp.ClientError, TimeoutError, OSError, FeedGap, MalformedFeed) as error:
                 why = str(error) or type(error).__name__
@@ -106,12 +106,12 @@ class KvEventFeed:
                 self._known.discard(worker.key)
             log.warning("kv events interrupted", extra={"worker": worker.name, "why": why})
             self._forget_later(worker.key, self._forget_seconds)
-            delay_s = RETRY_FIRST_SECONDS if state.known else min(2 * delay_s, RETRY_LAST_SECONDS)
+            delay_s = RETRY_FIRST_S if state.known else min(2 * delay_s, RETRY_LAST_S)
             await asyncio.sleep(delay_s)
 
     async def _read(self, worker: Worker, state: FeedState) -> None:
         """Apply the worker's stream until it ends. Raises when it breaks or cannot be understood."""
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENCE_S)
         url = f"{worker.url}{KV_EVENTS_PATH}"
         sent = self._tokens.headers(worker.key)
         async with self._session.get(url, headers=sent, timeout=timeout) as response:

@@ -18,8 +18,8 @@ from pointsman.gateway.types import UNKNOWN_LOAD, Load, Worker
 
 log = logging.getLogger(__name__)
 
-CONNECT_RETRY_SECONDS = 1.0
-PING_SECONDS = 5  # a half-open connection is noticed after two of these
+CONNECT_RETRY_S = 1.0
+PING_S = 5  # a half-open connection is noticed after two of these
 
 
 class Newest(NamedTuple):
@@ -85,7 +85,7 @@ class KvMetricsFeed:
                 await self._follow(subject)
             except (nats.errors.Error, OSError, TypeError, TimeoutError) as error:  # TypeError: a CA that is not ASCII
                 log.warning("nats not reachable", extra={"why": str(error) or type(error).__name__})
-            await asyncio.sleep(CONNECT_RETRY_SECONDS)
+            await asyncio.sleep(CONNECT_RETRY_S)
 
     async def _follow(self, subject: str) -> None:
         """Connect and take messages until the client closes.
@@ -118,7 +118,7 @@ class KvMetricsFeed:
                 name=f"pointsman-gateway {settings.namespace}/{settings.service}",
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=1,
-                ping_interval=PING_SECONDS,
+                ping_interval=PING_S,
                 max_outstanding_pings=2,
                 error_cb=failed,
                 closed_cb=on_closed,

@@ -11,7 +11,7 @@ from pointsman.process.ending import end
 
 log = logging.getLogger(__name__)
 
-_POLL_SECONDS = 0.1
+_POLL_S = 0.1
 
 
 async def linger(settings: Settings, clock: Clock = SYSTEM_CLOCK) -> float:
@@ -47,7 +47,7 @@ async def _wait(settings: Settings, began_s: float, clock: Clock) -> None:
         longest_s=settings.linger_seconds + settings.shutdown_seconds / 2,
     )
     while not decides.ends(clock.monotonic_s(), others):
-        waits = [asyncio.ensure_future(changed.wait()), asyncio.ensure_future(clock.sleep(_POLL_SECONDS))]
+        waits = [asyncio.ensure_future(changed.wait()), asyncio.ensure_future(clock.sleep(_POLL_S))]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:

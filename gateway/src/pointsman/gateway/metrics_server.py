@@ -15,7 +15,7 @@ from pointsman.process.listening import listen
 log = logging.getLogger(__name__)
 
 METRICS_PATH: Final = "/metrics"
-_STOP_SECONDS: Final = 1.0
+_STOP_S: Final = 1.0
 _CONTENT_TYPE: Final = "text/plain; version=0.0.4"
 
 
@@ -31,7 +31,7 @@ class MetricsServer:
         self._wanted = port
         app = web.Application()
         app.router.add_get(METRICS_PATH, self._metrics)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_STOP_SECONDS)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_STOP_S)
 
     async def __aenter__(self) -> Self:
         """Listen. If the port is taken, as on the network of a node, a log line says so and requests are served."""

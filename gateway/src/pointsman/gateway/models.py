@@ -20,8 +20,8 @@ from pointsman.gateway.types import Worker, WorkerKey
 log = logging.getLogger(__name__)
 
 MAX_FILE_BYTES = 256 * 2**20
-RETRY_FIRST_SECONDS = 0.2
-RETRY_MOST_SECONDS = 5.0
+RETRY_FIRST_S = 0.2
+RETRY_MOST_S = 5.0
 _FILE_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
 _SHA256 = re.compile(r"^[0-9a-f]{64}$")
 
@@ -60,7 +60,7 @@ class ModelCatalog:
         await asyncio.gather(*self._running.values(), return_exceptions=True)
 
     async def _find_out(self, worker: Worker) -> None:
-        delay_s = RETRY_FIRST_SECONDS
+        delay_s = RETRY_FIRST_S
         while True:
             try:
                 model = await self.model_of(worker)
@@ -71,7 +71,7 @@ class ModelCatalog:
                 # A defect, as loud as can be; but a worker that is never asked again would never serve.
                 log.exception("model unknown because of an internal error", extra={"worker": worker.name})
             await asyncio.sleep(delay_s)
-            delay_s = min(2 * delay_s, RETRY_MOST_SECONDS)
+            delay_s = min(2 * delay_s, RETRY_MOST_S)
         self._fleet.set_model(worker.key, model)
         log.info(
             "model known",

@@ -63,7 +63,7 @@ CLIENT_LEFT = 499
 REFUSED_AFTERWARDS = (RefusedByEngine.reason, NotServed.reason, "overloaded")  # accepted requests that were no load
 MODELS_ENDPOINT = "models"  # label of answers that list what is served
 MAX_DETAIL = 100  # characters of a client's field or role in the access log
-FIRST_MODEL_SECONDS = 60.0  # at least so long a request waits for the first worker to say what it serves
+FIRST_MODEL_S = 60.0  # at least so long a request waits for the first worker to say what it serves
 
 
 @dataclass(slots=True)
@@ -478,9 +478,9 @@ class GatewayServer:
             patience_s, missing = self._limits.patience_seconds, "No decode worker became available"
             limit = f"the limit is {gateway_limit('patience_seconds')} of the service"
             if asked := self._fleet.needs_model():
-                patience_s = max(patience_s, FIRST_MODEL_SECONDS)
+                patience_s = max(patience_s, FIRST_MODEL_S)
                 missing = f"Decode worker {asked[0].name} did not report its model"
-                limit += f", here at least {FIRST_MODEL_SECONDS:g} s"
+                limit += f", here at least {FIRST_MODEL_S:g} s"
             left_s = since_s + patience_s - self._clock()
             if left_s <= 0:
                 raise NoWorkerAvailable(f"{missing} within {patience_s:g} s; {limit}. Try again.")

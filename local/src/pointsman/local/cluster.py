@@ -50,9 +50,9 @@ CHART: Final = Path(__file__).parents[4] / "charts" / "pointsman"
 SYSTEM_NAMESPACE: Final = "pointsman-system"
 RELEASE: Final = "pointsman"
 _REGISTRY: Final = "localhost/pointsman"  # of our images in the node's image store: no registry that somebody could own
-FORK_SERVER_SECONDS: Final = 180.0
+FORK_SERVER_S: Final = 180.0
 _NATS_ADDRESS: Final = 2  # of the pods' range: an address that is known before the pod is there
-_INSTALL_SECONDS: Final = 120
+_INSTALL_S: Final = 120
 _HELM_HOMES: Final = ("HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME")
 _POLL_S: Final = 0.05
 
@@ -140,7 +140,7 @@ class LocalCluster:
             self.stop()
             raise
 
-    def wait_engine(self, timeout_s: float = FORK_SERVER_SECONDS) -> None:
+    def wait_engine(self, timeout_s: float = FORK_SERVER_S) -> None:
         """Wait until worker pods can start. Raises ClusterFailed with the end of the fork server's log."""
         if self._fork_server is None:
             return
@@ -165,9 +165,9 @@ class LocalCluster:
         release = f"app.kubernetes.io/instance={RELEASE}"
         workloads = self.kubectl("get", "statefulsets,deployments", "-n", SYSTEM_NAMESPACE, "-l", release, "-o", "name")
         for workload in workloads.split():
-            arguments = ("rollout", "status", workload, "-n", SYSTEM_NAMESPACE, f"--timeout={_INSTALL_SECONDS}s")
+            arguments = ("rollout", "status", workload, "-n", SYSTEM_NAMESPACE, f"--timeout={_INSTALL_S}s")
             try:
-                self.kubectl(*arguments, timeout_s=_INSTALL_SECONDS + 10)
+                self.kubectl(*arguments, timeout_s=_INSTALL_S + 10)
             except ControlPlaneFailed as error:
                 raise ClusterFailed(f"{error}\n{self._pods_in_words()}") from error
         self.wait_engine()

@@ -19,8 +19,8 @@ from pointsman.local.addresses import free_port
 from pointsman.local.errors import ClusterFailed
 from pointsman.local.processes import Part
 
-SCRAPE_SECONDS: Final = 1.0
-READY_SECONDS: Final = 60.0
+SCRAPE_S: Final = 1.0
+READY_S: Final = 60.0
 _RETENTION: Final = "1d"
 _POLL_S: Final = 0.1
 _ADDRESS: Final = "127.0.0.1"
@@ -60,7 +60,7 @@ class Prometheus:
 
     def wait_ready(self) -> None:
         """Return when it answers queries. Raises ClusterFailed with the end of its log."""
-        deadline = time.monotonic() + READY_SECONDS
+        deadline = time.monotonic() + READY_S
         while not self._answers():
             if self._part.exit_code is not None or time.monotonic() > deadline:
                 raise ClusterFailed(f"Prometheus is not ready:\n{self._part.last_words()}")
@@ -82,7 +82,7 @@ def configuration(kubeconfig: Path) -> dict[str, Any]:
     """What it is told, as ``prometheus.yml``. Source: Prometheus' ``kubernetes_sd_config`` and ``relabel_config``."""
     meta = "__meta_kubernetes_pod_"
     return {
-        "global": {"scrape_interval": f"{SCRAPE_SECONDS:g}s", "scrape_timeout": f"{SCRAPE_SECONDS:g}s"},
+        "global": {"scrape_interval": f"{SCRAPE_S:g}s", "scrape_timeout": f"{SCRAPE_S:g}s"},
         "scrape_configs": [
             {
                 "job_name": "pointsman",

@@ -6,7 +6,7 @@ import pytest
 
 from pointsman.serving.elastic.iterations import Prompt
 from pointsman.serving.elastic.latency_model import PrefillTime
-from pointsman.workers.elastic.manager.profiling import ENOUGH_SECONDS, REPEATS, measure_degree
+from pointsman.workers.elastic.manager.profiling import ENOUGH_S, REPEATS, measure_degree
 
 SLOTS = 1_000_000
 
@@ -45,6 +45,6 @@ async def test_long_prompts_are_measured_where_the_longest_is_far_longer(longest
 async def test_no_longer_prompt_is_measured_than_one_that_takes_long_and_that_one_only_once() -> None:
     _, found = await measured(on_a_core, 131_072)
     longest = max(map(sum, found))
-    assert on_a_core(longest // 2, (longest // 2) ** 2) < ENOUGH_SECONDS < on_a_core(longest, longest**2)
+    assert on_a_core(longest // 2, (longest // 2) ** 2) < ENOUGH_S < on_a_core(longest, longest**2)
     assert found.count((longest,)) == 1
     assert found.count((32,)) == REPEATS

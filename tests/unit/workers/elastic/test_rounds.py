@@ -173,7 +173,7 @@ async def test_moves_are_measured_once_and_a_manager_that_comes_back_reads_what_
 
 
 async def test_a_first_degree_that_breaks_once_is_measured_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FIRST_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(module, "FIRST_AGAIN_S", 0.01)
     async with managed() as (rounds, instances):
         broken = iter([True])
         instances.breaks = lambda _: next(broken, False)

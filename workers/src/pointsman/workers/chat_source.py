@@ -13,7 +13,7 @@ from pointsman.workers.core.bodies import json_object
 from pointsman.workers.errors import ChatUnavailable
 from pointsman.workers.settings import WorkerSettings
 
-SILENCE_SECONDS: Final = 5.0  # of a decode worker that was asked for a chat
+SILENCE_S: Final = 5.0  # of a decode worker that was asked for a chat
 MAX_CHAT_BYTES: Final = 1 << 30
 
 
@@ -28,7 +28,7 @@ class ChatSource:
     async def fetch(self, at: str, request_id: str) -> dict[str, Any]:
         """The chat of a request that waits at ``at`` (host and port). Raises ChatUnavailable."""
         if self._session is None:
-            timeout = aiohttp.ClientTimeout(total=None, connect=SILENCE_SECONDS, sock_read=SILENCE_SECONDS)
+            timeout = aiohttp.ClientTimeout(total=None, connect=SILENCE_S, sock_read=SILENCE_S)
             self._session = aiohttp.ClientSession(timeout=timeout)
         credential = {"Authorization": f"Bearer {chat_credential(self._token, request_id)}"}
         try:

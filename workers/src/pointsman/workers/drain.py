@@ -29,8 +29,8 @@ from pointsman.process.errors import BadSettings
 from pointsman.process.lifetime import ExitStatus
 from pointsman.workers.settings import WorkerSettings
 
-POLL_SECONDS: Final = 0.2
-ANSWER_SECONDS: Final = 10.0  # as patient as the liveness probe: an engine in a long step answers late
+POLL_S: Final = 0.2
+ANSWER_S: Final = 10.0  # as patient as the liveness probe: an engine in a long step answers late
 _NO_PROXY: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -61,7 +61,7 @@ class Control:
         headers = {"Authorization": f"Bearer {self._token}"}
         request = urllib.request.Request(self._url + path, data=body, headers=headers)  # with a body it is a POST
         try:
-            with _NO_PROXY.open(request, timeout=ANSWER_SECONDS) as answer:
+            with _NO_PROXY.open(request, timeout=ANSWER_S) as answer:
                 return WorkerState.model_validate_json(answer.read())
         except urllib.error.HTTPError as error:
             raise NoAnswer(f"{path} was answered with {error.code} {HTTPStatus(error.code).phrase}") from error
@@ -83,7 +83,7 @@ def drain(
     while not state.idle and state.phase is not WorkerPhase.FAILED:
         if now() >= deadline_s:
             return f"{state.in_flight} in flight, {state.queued_prefills} queued, {state.leases} leased"
-        pause(POLL_SECONDS)
+        pause(POLL_S)
         state = control.state()
     return None
 

@@ -21,7 +21,7 @@ from pointsman.workers.resumption import teach
 from pointsman.workers.types import EngineAnswer, EngineFacts, EngineLoad, RenderedChat
 from pointsman.workers.vllm.chat_renderer import VllmChatRenderer
 
-HANG_UP_SECONDS = 5.0  # for the application to notice that its client has left
+HANG_UP_S = 5.0  # for the application to notice that its client has left
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -162,7 +162,7 @@ class AsgiEngine:
             # A hung-up client is how an ASGI server learns of a cancelled request; then the call ends by itself.
             gone.set()
             with suppress(EngineUnavailable, TimeoutError):
-                async with asyncio.timeout(HANG_UP_SECONDS):
+                async with asyncio.timeout(HANG_UP_S):
                     await call
             raise
         return response.answer(path)

@@ -27,10 +27,10 @@ from pointsman.workers.core.prefix_index import (
 
 log = logging.getLogger(__name__)
 
-REPLAY_SECONDS = 2.0  # without a message, until a replay is asked for again
+REPLAY_S = 2.0  # without a message, until a replay is asked for again
 REPLAY_ATTEMPTS = 3  # in a row that bring nothing
 SILENCE_MILLISECONDS = 1000  # of an engine that was not heard yet, until a replay is asked for again
-SLICE_SECONDS = 0.002  # of the server's event loop, until others get their turn
+SLICE_S = 0.002  # of the server's event loop, until others get their turn
 _END_OF_REPLAY: Final = -1
 
 MAX_WAITING_BATCHES: Final = 10_000
@@ -130,7 +130,7 @@ class KvEventFeed:
             await socket.send_multipart([b"", (self._last + 1).to_bytes(8, "big")])
             first = True
             while True:
-                async with asyncio.timeout(REPLAY_SECONDS):
+                async with asyncio.timeout(REPLAY_S):
                     frames = await socket.recv_multipart()
                 await self._give_way()
                 sequence, payload = int.from_bytes(frames[-2], "big", signed=True), frames[-1]
@@ -168,7 +168,7 @@ class KvEventFeed:
 
     async def _give_way(self) -> None:
         """Let others run now and then: a socket that has messages never waits, so nothing else would."""
-        if time.monotonic() - self._slice_began_s > SLICE_SECONDS:
+        if time.monotonic() - self._slice_began_s > SLICE_S:
             await asyncio.sleep(0)
             self._slice_began_s = time.monotonic()
 

@@ -16,7 +16,7 @@ from pointsman.workers.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.1  # how often the engine's gauges are looked at for a change
+LOOK_S = 0.1  # how often the engine's gauges are looked at for a change
 
 
 class PublishedState(Protocol):
@@ -85,7 +85,7 @@ class KvMetricsPublisher:
             await self._link.ready.wait()
             metrics = self.current()
             now_s = self._clock()
-            due = now_s - last_s >= KV_METRICS_INTERVAL_SECONDS - LOOK_SECONDS
+            due = now_s - last_s >= KV_METRICS_INTERVAL_SECONDS - LOOK_S
             if due or metrics != last:
                 try:
                     await self._link.client.publish(subject, metrics.wire().encode())
@@ -94,4 +94,4 @@ class KvMetricsPublisher:
                 else:
                     self._sequence += 1
                     last, last_s = metrics.model_copy(update={"sequence": self._sequence}), now_s
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(LOOK_S)

@@ -15,7 +15,7 @@ from pointsman.api.protocol.control import RoleRequest
 
 log = logging.getLogger(__name__)
 
-OPERATOR_SECONDS: Final = 20.0
+OPERATOR_S: Final = 20.0
 """An operator that runs gives the role within a few seconds; a new leader follows within about 20."""
 
 

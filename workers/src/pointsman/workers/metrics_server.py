@@ -13,7 +13,7 @@ from pointsman.workers.engine import AsgiApp, Message, http_scope
 
 log = logging.getLogger(__name__)
 
-STOP_SECONDS: Final = 1.0
+STOP_S: Final = 1.0
 
 
 class MetricsServer:
@@ -30,7 +30,7 @@ class MetricsServer:
         """Begin to listen; False, with a log line, where the port is taken: the worker serves without it."""
         application = web.Application()
         application.router.add_get(METRICS_PATH, self._metrics)
-        runner = web.AppRunner(application, access_log=None, shutdown_timeout=STOP_SECONDS)
+        runner = web.AppRunner(application, access_log=None, shutdown_timeout=STOP_S)
         await runner.setup()
         try:
             await web.TCPSite(runner, self._bind_host, self._port).start()

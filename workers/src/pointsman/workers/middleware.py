@@ -43,9 +43,9 @@ from pointsman.workers.types import PrefillPath, RemoteKv
 
 log = logging.getLogger(__name__)
 
-RETRY_AFTER_SECONDS = "1"
+RETRY_AFTER_S = "1"
 MAX_CONTROL_BODY_BYTES: Final = 1 << 16
-BODY_TIMEOUT_SECONDS: Final = 300.0
+BODY_TIMEOUT_S: Final = 300.0
 _PREFILLABLE = frozenset({COMPLETIONS_PATH, CHAT_PATH})
 
 
@@ -212,10 +212,10 @@ class _Client:
         if announced.isascii() and announced.isdigit() and int(announced) > limit:
             raise _too_large(limit)
         try:
-            async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
+            async with asyncio.timeout(BODY_TIMEOUT_S):
                 return await self._read(limit)
         except TimeoutError:
-            message = f"the request body did not arrive within {BODY_TIMEOUT_SECONDS:g} s"
+            message = f"the request body did not arrive within {BODY_TIMEOUT_S:g} s"
             raise BodyRefused(HTTPStatus.REQUEST_TIMEOUT, "RequestTimeout", message) from None
 
     async def _read(self, limit: int) -> bytes | None:
@@ -600,7 +600,7 @@ async def _refuse(send: Send, worker: str, reason: RetryReason, died: Sequence[s
     more = [
         (names.RETRY.lower().encode(), reason.value.encode()),
         (names.WORKER.lower().encode(), worker.encode()),
-        (b"retry-after", RETRY_AFTER_SECONDS.encode()),
+        (b"retry-after", RETRY_AFTER_S.encode()),
     ]
     if died:
         more.append((names.DIED.lower().encode(), ",".join(died).encode()))

@@ -17,9 +17,9 @@ from pointsman.workers.settings import NatsSettings
 
 log = logging.getLogger(__name__)
 
-RECONNECT_WAIT_SECONDS = 0.25
-PING_SECONDS = 5  # a half-open connection is noticed after two of these
-JETSTREAM_TIMEOUT_SECONDS = 2.0
+RECONNECT_WAIT_S = 0.25
+PING_S = 5  # a half-open connection is noticed after two of these
+JETSTREAM_TIMEOUT_S = 2.0
 
 
 class NatsLink:
@@ -53,7 +53,7 @@ class NatsLink:
     @property
     def jetstream(self) -> JetStreamContext:
         """JetStream on this connection; raises QueueUnavailable while there is none."""
-        return self.client.jetstream(timeout=JETSTREAM_TIMEOUT_SECONDS)
+        return self.client.jetstream(timeout=JETSTREAM_TIMEOUT_S)
 
     def on_connected(self, callback: Callable[[Client], Awaitable[None]]) -> None:
         """Call after every connect (a new client) and reconnect (the same one, its subscriptions kept)."""
@@ -107,8 +107,8 @@ class NatsLink:
                     inbox_prefix=prefix.encode(),
                     connect_timeout=2,
                     max_reconnect_attempts=-1,
-                    reconnect_time_wait=RECONNECT_WAIT_SECONDS,  # type: ignore[arg-type]  # any number of seconds works
-                    ping_interval=PING_SECONDS,
+                    reconnect_time_wait=RECONNECT_WAIT_S,  # type: ignore[arg-type]  # any number of seconds works
+                    ping_interval=PING_S,
                     max_outstanding_pings=2,
                     error_cb=self._error,
                     disconnected_cb=self._lost,
@@ -124,7 +124,7 @@ class NatsLink:
                 await self._connected()
                 await closed.wait()
             await self._lost()
-            await asyncio.sleep(RECONNECT_WAIT_SECONDS)
+            await asyncio.sleep(RECONNECT_WAIT_S)
 
     async def _connected(self) -> None:
         log.info("connected to nats", extra={"nats": self._shown_url})
@@ -139,7 +139,7 @@ class NatsLink:
                     await callback(self.client)
             except (QueueUnavailable, nats.errors.Error, TimeoutError) as error:
                 log.warning("nats connected but not usable yet", extra={"why": str(error) or type(error).__name__})
-                await asyncio.sleep(RECONNECT_WAIT_SECONDS)
+                await asyncio.sleep(RECONNECT_WAIT_S)
                 continue
             self.ready.set()
             return

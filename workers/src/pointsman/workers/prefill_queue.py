@@ -40,8 +40,8 @@ from pointsman.workers.types import QueueDepth
 
 log = logging.getLogger(__name__)
 
-PUBLISH_TIMEOUT_SECONDS = 1.0
-DEPTH_TIMEOUT_SECONDS = 0.25
+PUBLISH_TIMEOUT_S = 1.0
+DEPTH_TIMEOUT_S = 0.25
 STREAM_FULL = 10077  # JetStream's JSStreamStoreFailedF: "maximum messages exceeded"
 
 NATS_ERRORS = (nats.errors.Error, TimeoutError, OSError)
@@ -76,7 +76,7 @@ class PrefillQueue:
             stored = await self._link.jetstream.publish(
                 self.subject,
                 frame,
-                timeout=PUBLISH_TIMEOUT_SECONDS,
+                timeout=PUBLISH_TIMEOUT_S,
                 stream=self.stream,
                 headers={"Nats-Msg-Id": request.request_id},
             )
@@ -106,9 +106,7 @@ class PrefillQueue:
         """
         published = self._published
         try:
-            info = await self._link.client.jetstream(timeout=DEPTH_TIMEOUT_SECONDS).consumer_info(
-                self.stream, self.consumer
-            )
+            info = await self._link.client.jetstream(timeout=DEPTH_TIMEOUT_S).consumer_info(self.stream, self.consumer)
         except (QueueUnavailable, *NATS_ERRORS) as error:
             self.last_depth = None
             raise QueueUnavailable(f"consumer {self.consumer}: {error or type(error).__name__}") from error

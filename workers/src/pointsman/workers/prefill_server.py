@@ -56,9 +56,9 @@ from pointsman.workers.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 
-RETRY_SECONDS = 0.25  # between pulls that fail
-CONFIRMATION_SECONDS = 1.0  # an answer waits for it at most so long
-REQUESTER_TIMEOUT_SECONDS = 2.0  # for a decode worker to confirm that it waits; then it is asked again
+RETRY_S = 0.25  # between pulls that fail
+CONFIRMATION_S = 1.0  # an answer waits for it at most so long
+REQUESTER_TIMEOUT_S = 2.0  # for a decode worker to confirm that it waits; then it is asked again
 # A worker whose engine fails at once is always the first to pull again: it would take most of the queue. The times are
 # the gateway's defaults for a worker that answers with failures.
 PAUSES = EjectionRule(base_s=2.0, max_s=60.0)
@@ -187,7 +187,7 @@ class PrefillServer:
                 delivery = await self._puller.pull()
             except QueueUnavailable as error:
                 log.info("cannot pull", extra={"why": str(error)})
-                await asyncio.sleep(RETRY_SECONDS)
+                await asyncio.sleep(RETRY_S)
                 continue
             finally:
                 self._pull_outstanding = False
@@ -294,7 +294,7 @@ class PrefillServer:
         if job.confirmation is not None:
             # A prefill shorter than the way to the decode worker and back: without the confirmation, the time that the
             # request was on the queue would count as age of the lease.
-            await asyncio.wait({job.confirmation}, timeout=CONFIRMATION_SECONDS)
+            await asyncio.wait({job.confirmation}, timeout=CONFIRMATION_S)
             job.confirmation.cancel()
             reply = self._with_lease(reply, job)
             self._seen.answer(reply, self._clock())
@@ -374,7 +374,7 @@ class PrefillServer:
         begun = PrefillBegun(request_id=request.request_id, prefill_worker=self._settings.worker).wire().encode()
         while True:
             try:
-                message = await self._link.client.request(request.reply_to, begun, timeout=REQUESTER_TIMEOUT_SECONDS)
+                message = await self._link.client.request(request.reply_to, begun, timeout=REQUESTER_TIMEOUT_S)
                 answer = PrefillWait.model_validate_json(message.data)
             except nats.errors.NoRespondersError:
                 self._give_up(job, "its decode worker no longer exists")
@@ -384,7 +384,7 @@ class PrefillServer:
                     "decode worker has not confirmed that it waits",
                     extra={"request_id": request.request_id, "why": str(error) or type(error).__name__},
                 )
-                await asyncio.sleep(RETRY_SECONDS)
+                await asyncio.sleep(RETRY_S)
                 continue
             if not answer.waiting:
                 self._give_up(job, "its decode worker no longer waits")

@@ -51,7 +51,7 @@ from pointsman.workers.types import AwaitedPrefills, PrefillPath, RemoteKv
 
 log = logging.getLogger(__name__)
 
-PRESENCE_LOOK_SECONDS = 0.25  # how often a waiting request looks whether any prefill worker is left
+PRESENCE_LOOK_S = 0.25  # how often a waiting request looks whether any prefill worker is left
 # Half of the time to the first token may go into waiting for a remote prefill: the other half is for doing it here.
 REMOTE_SHARE_OF_DEADLINE = 0.5
 
@@ -291,7 +291,7 @@ class RemotePrefill:
     async def _answer_or_no_worker(self, asked: _Asked) -> PrefillReply | None:
         """The answer; None when there is no prefill worker any more that could give one."""
         while not asked.answer.done():
-            await asyncio.wait({asked.answer}, timeout=PRESENCE_LOOK_SECONDS)
+            await asyncio.wait({asked.answer}, timeout=PRESENCE_LOOK_S)
             if not asked.answer.done() and not self.prefill_workers():
                 return None
         return asked.answer.result()

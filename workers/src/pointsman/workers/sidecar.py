@@ -31,7 +31,7 @@ from pointsman.workers.event_sockets import kv_event_endpoints
 from pointsman.workers.kv_events import KvEventFeed
 from pointsman.workers.kv_feed import KvFeedPublisher
 from pointsman.workers.kv_metrics import KvMetricsPublisher
-from pointsman.workers.last_role import OPERATOR_SECONDS, LastRole
+from pointsman.workers.last_role import OPERATOR_S, LastRole
 from pointsman.workers.metrics import WorkerMetrics
 from pointsman.workers.model_files import ModelFiles, digest
 from pointsman.workers.nats_link import NatsLink
@@ -43,8 +43,8 @@ from pointsman.workers.verification import Verifier
 
 log = logging.getLogger(__name__)
 
-EMBEDDING_LEASE_SECONDS = 5.0
-LOOK_SECONDS = 0.5  # at the engine's health and the queue's depth
+EMBEDDING_LEASE_S = 5.0
+LOOK_S = 0.5  # at the engine's health and the queue's depth
 
 
 class ClientRequest:
@@ -78,7 +78,7 @@ class Sidecar:
         self._clients: set[ClientRequest] = set()
         # Most embeddings are fetched at once, and none is lost that the engines could not compute: so long it stays.
         encodes = Role.ENCODE in settings.possible_roles
-        self._ledger = LeaseLedger(EMBEDDING_LEASE_SECONDS if encodes else settings.lease_seconds)
+        self._ledger = LeaseLedger(EMBEDDING_LEASE_S if encodes else settings.lease_seconds)
         self._index = PrefixIndex(settings.block_size)
         self.kv_feed = KvFeedPublisher(
             self._index, instance=self.instance, block_size=settings.block_size, known=lambda: self._feed.live
@@ -304,11 +304,11 @@ class Sidecar:
             return
         now_s = self.clock()
         since_s = self._idle_since_s = now_s if self._idle_since_s is None else self._idle_since_s
-        last = self._last_role.read() if now_s - since_s >= OPERATOR_SECONDS else None
+        last = self._last_role.read() if now_s - since_s >= OPERATOR_S else None
         if last is not None:
             log.warning(
                 "no role from an operator, so the last one is taken",
-                extra={"role": last.role, "seconds": OPERATOR_SECONDS},
+                extra={"role": last.role, "seconds": OPERATOR_S},
             )
             with suppress(ControlRefused):
                 self.assign(last.model_copy(update={"if_serving": False}))
@@ -343,7 +343,7 @@ class Sidecar:
                     await self._queue.depth()
             self.metrics.show(self.state(), self.queue_depth, self.engine.facts)
             self.metrics.show_prefills(self._server.in_progress, self.remote.awaited)
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(LOOK_S)
 
     def _withdraw(self) -> None:
         """Drain without a request from the operator, and forget the verification."""

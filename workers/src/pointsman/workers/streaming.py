@@ -8,7 +8,7 @@ from typing import Final
 from pointsman.process.ending import end
 from pointsman.workers.engine import Message, Scope, Send
 
-STOPPING_POLL_SECONDS: Final = 0.5
+STOPPING_POLL_S: Final = 0.5
 
 
 async def stream_answer(
@@ -36,7 +36,7 @@ async def stream_answer(
     try:
         while not done and not _stopping(scope):
             done, _ = await asyncio.wait(
-                {sending, leaving}, timeout=STOPPING_POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                {sending, leaving}, timeout=STOPPING_POLL_S, return_when=asyncio.FIRST_COMPLETED
             )
     finally:
         await end((sending, leaving))

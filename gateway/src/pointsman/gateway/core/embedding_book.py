@@ -13,7 +13,7 @@ from typing import Final
 from pointsman.gateway.types import WorkerKey
 from pointsman.serving.image_tokens import EMBEDDING_BYTES_PER_TOKEN
 
-REUSE_SECONDS: Final = 60.0
+REUSE_S: Final = 60.0
 """How long an answer of an encode worker is used again."""
 
 
@@ -28,7 +28,7 @@ class Embedding:
 
     def is_fresh(self, now_s: float) -> bool:
         """Whether ``params`` may be used again."""
-        return now_s - self.answered_s < REUSE_SECONDS
+        return now_s - self.answered_s < REUSE_S
 
 
 class EmbeddingBook:

@@ -35,7 +35,7 @@ from pointsman.serving.objectives import Objectives
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.5
+LOOK_S = 0.5
 
 
 class EndpointsFileInvalid(ValueError):
@@ -131,4 +131,4 @@ async def follow_file(path: Path, found: Callable[[Discovered], None]) -> None:
             if str(error) != complained:
                 complained = str(error)
                 log.error("endpoints file not usable", extra={"file": str(path), "why": complained})
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(LOOK_S)

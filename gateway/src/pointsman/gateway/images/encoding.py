@@ -39,7 +39,7 @@ CHAT_PATH: Final = "/v1/chat/completions"
 MAX_TRIES: Final = 3
 """Encode workers that are tried for one image."""
 
-MAX_ATTEMPT_SECONDS: Final = 30.0
+MAX_ATTEMPT_S: Final = 30.0
 """Longest wait for one encode worker, its queue included."""
 
 DEADLINE_SHARE: Final = 0.5
@@ -126,14 +126,14 @@ class EncodeDispatcher:
         self, image: Image, moves: RequestMoves, request_id: str, model: str, request_body: Mapping[str, Any]
     ) -> Encoded:
         deadline = DEADLINE.get()
-        left_s = MAX_TRIES * MAX_ATTEMPT_SECONDS if deadline is None else deadline.left_ms / 1000 * DEADLINE_SHARE
+        left_s = MAX_TRIES * MAX_ATTEMPT_S if deadline is None else deadline.left_ms / 1000 * DEADLINE_SHARE
         due_s = self._clock() + left_s
         avoid: set[WorkerKey] = set()
         reason = "no-encode-worker"
         key = embedding_key(image.id, request_body)
         body: bytes | None = None
         while len(avoid) < MAX_TRIES and not moves.killed:
-            left_s = min(due_s - self._clock(), MAX_ATTEMPT_SECONDS)
+            left_s = min(due_s - self._clock(), MAX_ATTEMPT_S)
             if left_s <= 0:
                 return Encoded(ImagePath.LOCAL, "timed-out")
             known = self._book.find(key, self._fleet.has_encoder)

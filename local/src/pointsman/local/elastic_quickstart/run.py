@@ -42,8 +42,8 @@ EVENTS: Final = frozenset(
     ("InstanceJoined", "InstanceDrained", "InstanceLost", "GroupScaledDown", "GroupScaledUp", "RequestRecomputed")
 )
 """What the report tells; the others say what the group waits for while it starts."""
-_READY_SECONDS: Final = 180.0
-_LOOK_SECONDS: Final = 0.1
+_READY_S: Final = 180.0
+_LOOK_S: Final = 0.1
 
 
 class ElasticQuickStart:
@@ -160,7 +160,7 @@ class ElasticQuickStart:
 
     async def _until(self, instances: int) -> None:
         """Wait until the group says that so many instances work and no other is there."""
-        deadline_s = time.monotonic() + _READY_SECONDS
+        deadline_s = time.monotonic() + _READY_S
         while True:
             found = json.loads(await self._kubectl("get", "eg", self._name, "-o", "json"))
             status = found.get("status", {})
@@ -172,7 +172,7 @@ class ElasticQuickStart:
                 return
             if time.monotonic() > deadline_s:
                 raise LocalError(
-                    f"the group was not ready with {instances} instances within {_READY_SECONDS:.0f} s: "
+                    f"the group was not ready with {instances} instances within {_READY_S:.0f} s: "
                     f"{ready.get('message', 'no message')}"
                 )
             await asyncio.sleep(0.5)
@@ -194,7 +194,7 @@ class ElasticQuickStart:
                     self._said = words(self.state)
                 except (aiohttp.ClientError, ValueError) as error:
                     self._said = f"the manager does not answer: {error}"
-                await asyncio.sleep(_LOOK_SECONDS)
+                await asyncio.sleep(_LOOK_S)
 
         task = asyncio.create_task(look())
         try:

@@ -43,7 +43,7 @@ IMAGE_MODULES: Final = (
 )
 """What engines for images import besides the others; a fork server imports them once for all."""
 SIZE_GIB: Final = 5.3
-PROGRESS_SECONDS: Final = 15.0
+PROGRESS_S: Final = 15.0
 Report = Callable[[str], None]
 
 
@@ -181,7 +181,7 @@ def _uv(report: Report, *arguments: str) -> None:
     with subprocess.Popen([find_uv_bin(), *arguments], env=environment, stderr=subprocess.PIPE, text=True) as process:
         while True:
             try:
-                _, said = process.communicate(timeout=PROGRESS_SECONDS)
+                _, said = process.communicate(timeout=PROGRESS_S)
                 break
             except subprocess.TimeoutExpired:
                 report(f"still installing the engine, {time.monotonic() - started:.0f} s")

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-PATIENCE_SECONDS: Final = 120.0  # a server's imports take 8 s, or a minute on a busy computer with cold disks
+PATIENCE_S: Final = 120.0  # a server's imports take 8 s, or a minute on a busy computer with cold disks
 
 
 class ForkServerFailed(Exception):
@@ -113,13 +113,13 @@ def start(
 
 def _start_patiently(socket_path: Path, argv: Sequence[str], interrupts: Iterable[signal.Signals]) -> ForkedProcess:
     """``start``, but waits for a server that does not listen yet; ``interrupts`` are blocked signals that end that."""
-    deadline_s = time.monotonic() + PATIENCE_SECONDS
+    deadline_s = time.monotonic() + PATIENCE_S
     while True:
         try:
             return start(socket_path, argv, os.environ, Path.cwd())
         except (FileNotFoundError, ConnectionRefusedError) as error:
             if time.monotonic() > deadline_s:
-                raise ForkServerFailed(f"no fork server listens after {PATIENCE_SECONDS:.0f} s") from error
+                raise ForkServerFailed(f"no fork server listens after {PATIENCE_S:.0f} s") from error
         interrupted = signal.sigtimedwait(set(interrupts), 0.1)
         if interrupted is not None:
             raise SystemExit(128 + interrupted.si_signo)

@@ -16,8 +16,8 @@ from pointsman.local.engine.fork_client import ForkedProcess, start
 from pointsman.local.errors import EngineEnvironmentFailed
 
 ENTRY: Final = "vllm.entrypoints.launchers.api_server.entry"
-_POLL_SECONDS: Final = 0.05
-_STOP_SECONDS: Final = 10.0
+_POLL_S: Final = 0.05
+_STOP_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ async def plain_server(
         yield PlainServer(f"http://127.0.0.1:{port}/v1", process.pid)
     finally:
         process.terminate()
-        if await asyncio.to_thread(process.wait, _STOP_SECONDS) is None:
+        if await asyncio.to_thread(process.wait, _STOP_S) is None:
             process.kill()
             await asyncio.to_thread(process.wait, None)
 
@@ -83,7 +83,7 @@ async def _ready(process: ForkedProcess, port: int, log: Path, deadline_s: float
             what = "did not get ready in time" if ended is None else f"ended with {ended} before it was ready"
             tail = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
             raise EngineEnvironmentFailed(f"the plain vLLM server {what}; the end of {log}:\n{tail}")
-        await asyncio.sleep(_POLL_SECONDS)
+        await asyncio.sleep(_POLL_S)
 
 
 def _healthy(port: int) -> bool:

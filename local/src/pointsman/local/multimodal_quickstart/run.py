@@ -53,9 +53,9 @@ MIXED_REQUESTS: Final = 24
 SEEN_REQUESTS: Final = 8
 KILLED_REQUESTS: Final = 12
 CLIENTS: Final = 3
-_READY_SECONDS: Final = 180.0
-_LOOK_SECONDS: Final = 0.3
-_WINDOW_SECONDS: Final = 10.0
+_READY_S: Final = 180.0
+_LOOK_S: Final = 0.3
+_WINDOW_S: Final = 10.0
 
 
 class MultimodalQuickStart:
@@ -165,7 +165,7 @@ class MultimodalQuickStart:
         killed_s = time.monotonic()
         await wait_until(
             observer, "the end of the encode worker", lambda view: not view.routable(Role.ENCODE),
-            timeout_seconds=_READY_SECONDS,
+            timeout_seconds=_READY_S,
         )  # fmt: skip
         await self._until_ready(observer)
         self.encoder_back_seconds = time.monotonic() - killed_s
@@ -174,7 +174,7 @@ class MultimodalQuickStart:
         def holds(view: ServiceView) -> bool:
             return view.ready and view.gateway_url is not None and all(view.routable(role) for role in Role)
 
-        return await wait_until(observer, "a Ready service", holds, timeout_seconds=_READY_SECONDS)
+        return await wait_until(observer, "a Ready service", holds, timeout_seconds=_READY_S)
 
     def _chats(self, sides: Iterable[tuple[int, ...]]) -> list[Prompt]:
         """The next chats, each with new images of these sides."""
@@ -217,7 +217,7 @@ class MultimodalQuickStart:
                         self.images = await self._images(self._view.gateway_url)
                 except (KubeError, aiohttp.ClientError) as error:
                     self._narrator.say(f"the cluster does not answer: {error}")
-                await asyncio.sleep(_LOOK_SECONDS)
+                await asyncio.sleep(_LOOK_S)
 
         task = asyncio.create_task(look())
         try:
@@ -228,8 +228,8 @@ class MultimodalQuickStart:
             await asyncio.gather(task, return_exceptions=True)
 
     def _picture(self) -> Picture:
-        lately = recent(self._records, now_s=time.monotonic(), window_seconds=_WINDOW_SECONDS)
-        traffic = TrafficView(summarise(self._records), summarise(lately), _WINDOW_SECONDS) if self._records else None
+        lately = recent(self._records, now_s=time.monotonic(), window_seconds=_WINDOW_S)
+        traffic = TrafficView(summarise(self._records), summarise(lately), _WINDOW_S) if self._records else None
         images = f"images: {self.images.in_words}"
         table = Group(render(self._view, traffic), Text(images, style="magenta", overflow="ellipsis", no_wrap=True))
         return table, f"{line(self._view, traffic)} | {images}"

@@ -23,7 +23,7 @@ examples:
   make quickstart ARGS="--start-seconds 45"     workers take as long to start as on a real cluster
   make quickstart ARGS="--prometheus --keep"    the planner reads a real Prometheus; look at it afterwards
 """
-MOST_START_SECONDS: Final = 600.0
+MOST_START_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,6 @@ def _seconds(text: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
-    if not 0 <= seconds <= MOST_START_SECONDS:
-        raise argparse.ArgumentTypeError(f"{text}: must be 0 to {MOST_START_SECONDS:g} seconds")
+    if not 0 <= seconds <= MOST_START_S:
+        raise argparse.ArgumentTypeError(f"{text}: must be 0 to {MOST_START_S:g} seconds")
     return seconds

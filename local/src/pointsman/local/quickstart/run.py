@@ -66,11 +66,11 @@ from pointsman.local.traffic import (
 
 NAMESPACE: Final = "default"
 CLIENTS: Final = 6
-_READY_SECONDS: Final = 180.0
-_SCALE_SECONDS: Final = 120.0
-_WINDOW_SECONDS: Final = 10.0
-_LOOK_SECONDS: Final = 0.5
-_MEMORY_SECONDS: Final = 2.0
+_READY_S: Final = 180.0
+_SCALE_S: Final = 120.0
+_WINDOW_S: Final = 10.0
+_LOOK_S: Final = 0.5
+_MEMORY_S: Final = 2.0
 
 
 class QuickStart:
@@ -82,8 +82,8 @@ class QuickStart:
         self._narrator = narrator
         self._started_s = started_s
         self._memory = PeakMemory()
-        self._ready_seconds = _READY_SECONDS + options.start_seconds
-        self._scale_seconds = _SCALE_SECONDS + options.start_seconds
+        self._ready_seconds = _READY_S + options.start_seconds
+        self._scale_seconds = _SCALE_S + options.start_seconds
         self._records: list[Record] = []
         self._view: ServiceView | None = None
         self._quiet = False  # during a latency measurement nothing else runs here
@@ -375,7 +375,7 @@ class QuickStart:
                     self._see(await observer.look(events=5))
                 except KubeError as error:
                     self._narrator.say(f"the API server does not answer: {error}")
-                await asyncio.sleep(_LOOK_SECONDS)
+                await asyncio.sleep(_LOOK_S)
 
         task = asyncio.create_task(look())
         try:
@@ -393,7 +393,7 @@ class QuickStart:
             while True:
                 if not self._quiet:
                     await asyncio.to_thread(lambda: self._memory.sample(self._cluster.processes()))
-                await asyncio.sleep(_MEMORY_SECONDS)
+                await asyncio.sleep(_MEMORY_S)
 
         task = asyncio.create_task(sample())
         try:
@@ -407,8 +407,8 @@ class QuickStart:
         self._view = replace(view, events=events)
 
     def _picture(self) -> Picture:
-        lately = recent(self._records, now_s=time.monotonic(), window_seconds=_WINDOW_SECONDS)
-        traffic = TrafficView(summarise(self._records), summarise(lately), _WINDOW_SECONDS) if self._records else None
+        lately = recent(self._records, now_s=time.monotonic(), window_seconds=_WINDOW_S)
+        traffic = TrafficView(summarise(self._records), summarise(lately), _WINDOW_S) if self._records else None
         return render(self._view, traffic), line(self._view, traffic)
 
     def _count(self) -> None:

@@ -35,10 +35,10 @@ SHIFT_CLIENTS: Final = 8
 TTFT_TIMES: Final = 3.0  # a long prompt's that is alone
 TPOT_TIMES: Final = 1.3  # the slowest tenth of the short ones'
 _ALONE: Final = 3  # long prompts, one at a time
-_TOGETHER_SECONDS: Final = 6.0  # short ones, by all clients
-_TURN_SECONDS: Final = 180.0  # fifteen on a quiet computer
-_AFTERWARDS_SECONDS: Final = 6.0  # with a layout that was found: longer than the policy's guards
-_LOOK_SECONDS: Final = 1.0  # seldom: whoever looks takes time from the workers' two cores
+_TOGETHER_S: Final = 6.0  # short ones, by all clients
+_TURN_S: Final = 180.0  # fifteen on a quiet computer
+_AFTERWARDS_S: Final = 6.0  # with a layout that was found: longer than the policy's guards
+_LOOK_S: Final = 1.0  # seldom: whoever looks takes time from the workers' two cores
 
 
 class TurnedBack(LocalError):
@@ -91,8 +91,8 @@ async def measure(endpoint: Endpoint, *, seed: int, on_record: Callable[[Record]
     long = await closed_loop(endpoint, islice(alone, _ALONE + 1), clients=1, on_record=on_record)
     together = prompts(replace(SHORT, stream_share=1.0), seed=seed + 2)
     async with running_load(endpoint, together, clients=SHIFT_CLIENTS, on_record=on_record) as traffic:
-        await asyncio.sleep(_TOGETHER_SECONDS)
-        await traffic.answered(SHIFT_CLIENTS, timeout_seconds=_TURN_SECONDS)
+        await asyncio.sleep(_TOGETHER_S)
+        await traffic.answered(SHIFT_CLIENTS, timeout_seconds=_TURN_S)
     return Measured.of(long[1:], traffic.records[SHIFT_CLIENTS:])
 
 
@@ -162,13 +162,13 @@ async def shift_load(
                 observer,
                 wanted,
                 holds,
-                timeout_seconds=_TURN_SECONDS,
+                timeout_seconds=_TURN_S,
                 on_view=on_view,
-                look_seconds=_LOOK_SECONDS,
+                look_seconds=_LOOK_S,
             )
             made = len(view.switches)
-            await asyncio.sleep(_AFTERWARDS_SECONDS)
-            await traffic.answered(1, timeout_seconds=_TURN_SECONDS)
+            await asyncio.sleep(_AFTERWARDS_S)
+            await traffic.answered(1, timeout_seconds=_TURN_S)
             view = await observer.look()
             on_view(view)
             if len(view.switches) != made:

@@ -11,7 +11,7 @@ from pointsman.local.errors import LocalError
 from pointsman.local.observation import Observer, ServiceView
 from pointsman.local.quickstart.table import plan_line
 
-_LOOK_SECONDS: Final = 0.2
+_LOOK_S: Final = 0.2
 
 
 class NotThere(LocalError):
@@ -25,7 +25,7 @@ async def wait_until(
     *,
     timeout_seconds: float,
     on_view: Callable[[ServiceView], None] | None = None,
-    look_seconds: float = _LOOK_SECONDS,
+    look_seconds: float = _LOOK_S,
 ) -> ServiceView:
     """Look until ``holds``; the view that it held for. Raises NotThere at the deadline, saying what was seen last."""
     deadline = time.monotonic() + timeout_seconds

@@ -22,9 +22,9 @@ from pointsman.local.errors import EngineEnvironmentFailed
 
 SERVED_NAME = "bench"
 MAX_MODEL_LEN = 4096
-START_SECONDS = 180.0
-POLL_SECONDS = 0.2
-STOP_SECONDS = 15.0
+START_S = 180.0
+POLL_S = 0.2
+STOP_S = 15.0
 SCHEDULER = "pointsman.local.streaming.admission_scheduler.AdmissionScheduler"
 
 
@@ -96,7 +96,7 @@ async def local_engine(knobs: EngineKnobs, report: Callable[[str], None]) -> Asy
         finally:
             process.terminate()
             try:
-                await asyncio.to_thread(process.wait, STOP_SECONDS)
+                await asyncio.to_thread(process.wait, STOP_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -107,7 +107,7 @@ def _start(command: list[str], variables: dict[str, str], output: IO[bytes]) -> 
 
 
 async def _ready(process: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
-    deadline_s = asyncio.get_running_loop().time() + START_SECONDS
+    deadline_s = asyncio.get_running_loop().time() + START_S
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
         while True:
             ended = process.poll()
@@ -121,4 +121,4 @@ async def _ready(process: "subprocess.Popen[bytes]", port: int, log: Path) -> No
                         return
             except (aiohttp.ClientError, TimeoutError, OSError):
                 pass
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(POLL_S)

@@ -17,7 +17,7 @@ from pointsman.operator.core.snapshot import Service
 from pointsman.operator.core.strategic_merge import strategic_merge
 from pointsman.operator.errors import Refused
 
-_GRACE_MARGIN_SECONDS: Final = 15
+_GRACE_MARGIN_S: Final = 15
 _TRUST_MEDIA_OPTIONS: Final = "--trust-request-mm-kwargs"  # vLLM's: clients may set mm_processor_kwargs and so on
 # What the API server cannot refuse for us: it sees these fields only as something that is passed through. From
 # envFrom, unlike from env, a variable of ours that is absent today could be set.
@@ -114,7 +114,7 @@ def _pod_spec(service: Service, install: Install) -> dict[str, Any]:
         "enableServiceLinks": False,
         "serviceAccountName": gateway_name(service.name),
         "terminationGracePeriodSeconds": (
-            install.gateway_linger_seconds + service.spec.drain.timeout_seconds + _GRACE_MARGIN_SECONDS
+            install.gateway_linger_seconds + service.spec.drain.timeout_seconds + _GRACE_MARGIN_S
         ),
         "securityContext": dict(children.POD_SECURITY),
         "containers": [

@@ -12,7 +12,7 @@ from pointsman.operator.core.nats_logins import (
     password_of,
 )
 
-AUTHORIZATION_TIMEOUT_SECONDS = 5  # the authorizer looks for the service's stream before it answers
+AUTHORIZATION_TIMEOUT_S = 5  # the authorizer looks for the service's stream before it answers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ def _authorization(logins: ServerLogins) -> list[str]:
         f"system_account: {SYSTEM_ACCOUNT}",
         f"accounts {{ {SYSTEM_ACCOUNT} {{ users: [{_user(authorizer)}] }} }}",
         "authorization {",
-        f"  timeout: {AUTHORIZATION_TIMEOUT_SECONDS}",
+        f"  timeout: {AUTHORIZATION_TIMEOUT_S}",
         f"  users: [{', '.join(_user(login) for login in known)}]",
         # Whoever is not listed is asked about at the authorizer, which subscribes in the system account.
         f"  auth_callout {{ issuer: {Issuer(issuer_seed(key)).public_key}, account: {SYSTEM_ACCOUNT}, "

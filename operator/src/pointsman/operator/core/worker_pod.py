@@ -32,8 +32,8 @@ from pointsman.operator.core.strategic_merge import strategic_merge
 from pointsman.operator.errors import Refused
 
 DRAIN: Final = ("python", "-m", "pointsman.workers.drain")
-_GRACE_MARGIN_SECONDS: Final = 30  # the kubelet's patience beyond the drain's own deadline
-_STARTUP_SECONDS: Final = 1800  # default of spec.worker.startupTimeoutSeconds: weights are pulled from a hub
+_GRACE_MARGIN_S: Final = 30  # the kubelet's patience beyond the drain's own deadline
+_STARTUP_S: Final = 1800  # default of spec.worker.startupTimeoutSeconds: weights are pulled from a hub
 _SHARED_MEMORY: Final = "16Gi"  # far more than vLLM's queues, its cache of multimodal inputs (4 GiB) and UCX take
 # The root file system is read-only, so caches (torch, Triton, FlashInfer …) need another home. And the user's number
 # need not be in the image's /etc/passwd: then Python's getpass.getuser() fails unless USER says who it is.
@@ -201,7 +201,7 @@ def pod_spec(
     volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": _SHARED_MEMORY}})
     mounts.append({"name": "shm", "mountPath": "/dev/shm"})
     drain_seconds = spec.drain.timeout_seconds
-    startup_seconds = spec.worker.startup_timeout_seconds or _STARTUP_SECONDS
+    startup_seconds = spec.worker.startup_timeout_seconds or _STARTUP_S
     health = {"httpGet": {"path": "/health", "port": names.ENGINE_PORT}}
     container: dict[str, Any] = {
         "name": ENGINE_CONTAINER,
@@ -230,7 +230,7 @@ def pod_spec(
         # A Service called "vllm" would have the kubelet inject VLLM_PORT=tcp://…, and vLLM would refuse to start.
         "enableServiceLinks": False,
         "automountServiceAccountToken": False,
-        "terminationGracePeriodSeconds": drain_seconds + _GRACE_MARGIN_SECONDS,
+        "terminationGracePeriodSeconds": drain_seconds + _GRACE_MARGIN_S,
         "securityContext": dict(children.POD_SECURITY),
     }
     if install.image_pull_secrets:

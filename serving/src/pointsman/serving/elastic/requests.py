@@ -17,7 +17,7 @@ from pointsman.serving.elastic.round import RoundPlan, plan_round
 from pointsman.serving.elastic.types import Instance, RunningRequest, Settings, Snapshot, WaitingRequest
 from pointsman.serving.objectives import Objectives
 
-SETTLE_SECONDS: Final = 60.0
+SETTLE_S: Final = 60.0
 """A request that does not fit is refused when no instance has come or gone for so long: one may be about to."""
 
 BREAKS: Final = 5
@@ -144,9 +144,9 @@ class _Instance:
 
 
 class Requests:
-    """See the module. ``settings``: bounds of the rounds; ``settle_s``: see SETTLE_SECONDS."""
+    """See the module. ``settings``: bounds of the rounds; ``settle_s``: see SETTLE_S."""
 
-    def __init__(self, settings: Settings, settle_s: float = SETTLE_SECONDS) -> None:
+    def __init__(self, settings: Settings, settle_s: float = SETTLE_S) -> None:
         self._settings = settings
         self._settle_s = settle_s
         self._members_changed = True  # since the last round

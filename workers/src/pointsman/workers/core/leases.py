@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from pointsman.api.protocol.prefill import LEASE_USABLE_SHARE
 
-SETTLED_AFTER_SECONDS = 1.0  # by then the engine's gauges count the blocks of a prefill that has ended
+SETTLED_AFTER_S = 1.0  # by then the engine's gauges count the blocks of a prefill that has ended
 FORGOTTEN_AFTER_LEASES = 4  # the decode engine's heartbeats extend a lease by 2/3 each; no request waits for this long
 
 
@@ -95,7 +95,7 @@ class LeaseLedger:
         """
         for request_id, begun_s in list(self._begun_s.items()):
             age_s = now_s - begun_s
-            freed = engine_holds_blocks is False and age_s >= SETTLED_AFTER_SECONDS
+            freed = engine_holds_blocks is False and age_s >= SETTLED_AFTER_S
             over = engine_holds_blocks is None and age_s >= self.lease_s
             if freed or over or age_s >= FORGOTTEN_AFTER_LEASES * self.lease_s:
                 del self._begun_s[request_id]

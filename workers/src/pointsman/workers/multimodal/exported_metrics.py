@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 ENV_FOLDER: Final = "POINTSMAN_EXPORTED_METRICS_FOLDER"
-_WRITE_SECONDS: Final = 1.0
+_WRITE_S: Final = 1.0
 
 
 def export(registry: CollectorRegistry, name: str) -> None:
@@ -58,7 +58,7 @@ def _write_for_ever(registry: CollectorRegistry, path: Path) -> None:
     pause = threading.Event()
     partial = path.with_suffix(".partial")
     last = b""
-    while not pause.wait(_WRITE_SECONDS):
+    while not pause.wait(_WRITE_S):
         now = generate_latest(registry)
         if now != last:
             try:

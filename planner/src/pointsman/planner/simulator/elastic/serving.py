@@ -11,7 +11,7 @@ from pointsman.planner.simulator.elastic.types import Times
 from pointsman.planner.simulator.events import Events
 from pointsman.serving.elastic.iterations import Sampled
 from pointsman.serving.elastic.latency_model import LatencyModel
-from pointsman.serving.elastic.requests import SETTLE_SECONDS, Ask, Iteration, Refused, Requests, Token
+from pointsman.serving.elastic.requests import SETTLE_S, Ask, Iteration, Refused, Requests, Token
 from pointsman.serving.elastic.step_sums import TERMS, StepSums
 from pointsman.serving.elastic.types import Settings
 
@@ -65,7 +65,7 @@ class Serving:
         refused: Callable[[Refused], None],
         dismissed: Callable[[str], None] = lambda _: None,
         noise: Callable[[], float] = lambda: 1.0,
-        settle_s: float = SETTLE_SECONDS,
+        settle_s: float = SETTLE_S,
     ) -> None:
         self.book = Requests(settings, settle_s)
         self.measured = LatencyModel({})

@@ -20,7 +20,7 @@ from pointsman.workers.elastic.engine.exchanges import (
     on_host,
 )
 from pointsman.workers.elastic.engine.liveness import Watch
-from pointsman.workers.elastic.engine.meeting import JOIN_SECONDS, GroupBroken
+from pointsman.workers.elastic.engine.meeting import JOIN_S, GroupBroken
 from pointsman.workers.elastic.engine.nccl import Gpu, Nccl
 from pointsman.workers.elastic.engine.transports import CARD_BYTES, NO_CARD, all_beat, nccl_connects
 
@@ -178,7 +178,7 @@ def _gloo(store: dist.Store, rank: int, size: int, address: str) -> "dist.Proces
     """Connections of all members, on ``address`` alone. Raises RuntimeError."""
     options = dist.ProcessGroupGloo._Options()
     options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
-    options._timeout = timedelta(seconds=JOIN_SECONDS)
+    options._timeout = timedelta(seconds=JOIN_S)
     return dist.ProcessGroupGloo(store, rank, size, options)
 
 

@@ -12,14 +12,14 @@ import torch.distributed as dist
 
 from pointsman.workers.elastic.engine.meeting import GroupBroken
 
-BEAT_SECONDS: Final = 0.5
-SILENCE_SECONDS: Final = 2.0
+BEAT_S: Final = 0.5
+SILENCE_S: Final = 2.0
 """With the time between two beats, less than the 3 s in which a death is to be noticed."""
 _BEATS: Final = 1  # tag; tensors have 0
 _NOBODY: Final = 2  # tag that no member ever sends
 _AT_ONCE: Final = timedelta(milliseconds=1)
-_END_SECONDS: Final = 1.0
-_JOIN_SECONDS: Final = 0.02
+_END_S: Final = 1.0
+_JOIN_S: Final = 0.02
 
 
 class Watch:
@@ -50,12 +50,12 @@ class Watch:
         """Close all connections: members that have not stopped take this one for gone, at once."""
         self._stopping.set()
         self._close()
-        deadline_s = time.monotonic() + _END_SECONDS
+        deadline_s = time.monotonic() + _END_S
         # A thread in gloo that outlives Python's end would abort the process.
         while self._thread.is_alive() and not self._left.is_set() and time.monotonic() < deadline_s:
             if threading.current_thread() is self._thread:
                 return
-            self._thread.join(_JOIN_SECONDS)
+            self._thread.join(_JOIN_S)
 
     def _run(self) -> None:
         if self._lost():
@@ -65,8 +65,8 @@ class Watch:
     def _lost(self) -> bool:
         """Whether a member is gone; False once this one stops."""
         sent, received = torch.zeros(1, dtype=torch.uint8), torch.zeros(1, dtype=torch.uint8)
-        silence = timedelta(seconds=SILENCE_SECONDS)
-        while not self._stopping.wait(BEAT_SECONDS):
+        silence = timedelta(seconds=SILENCE_S)
+        while not self._stopping.wait(BEAT_S):
             try:
                 sending = self._gloo.send([sent], (self._rank + 1) % self._size, _BEATS)
                 self._gloo.recv([received], (self._rank - 1) % self._size, _BEATS).wait(silence)

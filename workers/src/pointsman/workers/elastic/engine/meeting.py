@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-JOIN_SECONDS: Final = 2.5
+JOIN_S: Final = 2.5
 """Members that live meet within milliseconds; one that died meanwhile is to be noticed within 3 s."""
-_LOOK_SECONDS: Final = 0.1
+_LOOK_S: Final = 0.1
 
 T = TypeVar("T")
 
@@ -16,7 +16,7 @@ class GroupBroken(RuntimeError):
     """A member did not answer in time, or its connection broke. The group is of no more use."""
 
 
-def meet(work: Callable[[], T], limit_s: float = JOIN_SECONDS, check: Callable[[], None] = lambda: None) -> T:
+def meet(work: Callable[[], T], limit_s: float = JOIN_S, check: Callable[[], None] = lambda: None) -> T:
     """What ``work`` returns, which joins groups. Raises GroupBroken as it or ``check`` does, and after ``limit_s``.
 
     Gloo waits five times its limit for a member that died between coming and connecting, torch's store for ever
@@ -36,7 +36,7 @@ def meet(work: Callable[[], T], limit_s: float = JOIN_SECONDS, check: Callable[[
     deadline_s = time.monotonic() + limit_s
     while thread.is_alive() and (left_s := deadline_s - time.monotonic()) > 0:
         check()
-        thread.join(min(left_s, _LOOK_SECONDS))
+        thread.join(min(left_s, _LOOK_S))
     if not done:
         raise GroupBroken(f"the members did not meet within {limit_s:g} s")
     found = done.pop()

@@ -27,15 +27,15 @@ from pointsman.workers.elastic.engine.transports import card
 
 log = logging.getLogger(__name__)
 
-CONNECT_SECONDS: Final = 60.0
+CONNECT_S: Final = 60.0
 """The first communicator of a process takes seconds. A member that dies meanwhile is noticed by the watch."""
-ABORT_SECONDS: Final = 3.0
+ABORT_S: Final = 3.0
 """How long the end of a communicator may take. On a GPU, a call or an abort of NCCL now and then did not return."""
-SETTLE_SECONDS: Final = 300.0
+SETTLE_S: Final = 300.0
 """How long the GPU may compute after an abort what it was given before, a long prefill at most: 131 072 tokens took an
 H200 17 s."""
-_CALL_SECONDS: Final = 0.5
-_CLOSE_SECONDS: Final = 0.5
+_CALL_S: Final = 0.5
+_CLOSE_S: Final = 0.5
 
 
 class _Aborts:
@@ -121,12 +121,12 @@ class Nccl:
         """Together with all members; nothing, if they are connected. Raises GroupBroken."""
         if self._connected:
             return
-        self._store.set_timeout(timedelta(seconds=CONNECT_SECONDS))
+        self._store.set_timeout(timedelta(seconds=CONNECT_S))
         with _ABORTS.lock:  # an abort ends, or the process does
             begun = _ABORTS.begun
         try:
             self._communicator = meet(
-                lambda: self._gpu.connect(self._store, self._rank, self._size), CONNECT_SECONDS, self._watch.check
+                lambda: self._gpu.connect(self._store, self._rank, self._size), CONNECT_S, self._watch.check
             )
         except GroupBroken:
             raise
@@ -160,7 +160,7 @@ class Nccl:
         """
         aborting = threading.Thread(target=self._abort, name="closing", daemon=True)
         aborting.start()
-        aborting.join(_CLOSE_SECONDS)
+        aborting.join(_CLOSE_S)
 
     def issue(self, call: "Callable[[dist.ProcessGroup], T]") -> T:
         """What ``call`` returns, which has the communicator do something. Raises GroupBroken."""
@@ -180,9 +180,9 @@ class Nccl:
             return  # or somebody aborts it now: kernels that wait end at the beginning of an abort
         with _ABORTS.lock:
             _ABORTS.begun += 1
-            with _process_ends_after(ABORT_SECONDS, "NCCL has not ended a communicator"):
+            with _process_ends_after(ABORT_S, "NCCL has not ended a communicator"):
                 # NCCL frees the communicator, so no call may be in it; only an abort ends what waits for the dead.
-                idle = self._issuing.acquire(timeout=_CALL_SECONDS)
+                idle = self._issuing.acquire(timeout=_CALL_S)
                 try:
                     communicator.abort()
                 except RuntimeError as error:
@@ -190,7 +190,7 @@ class Nccl:
                 if not idle:
                     self._issuing.acquire()
                 self._issuing.release()
-            with _process_ends_after(SETTLE_SECONDS, "the GPU has not finished after the end of a communicator"):
+            with _process_ends_after(SETTLE_S, "the GPU has not finished after the end of a communicator"):
                 self._gpu.settle()
 
 

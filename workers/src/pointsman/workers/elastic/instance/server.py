@@ -27,9 +27,9 @@ from pointsman.workers.elastic.protocol import (
 
 log = logging.getLogger(__name__)
 
-ALONE_SECONDS: Final = 5.0
+ALONE_S: Final = 5.0
 """A manager that was started again is back within so long; what is here is of no use without one."""
-LOOK_SECONDS: Final = 0.5
+LOOK_S: Final = 0.5
 
 
 class Server:
@@ -72,11 +72,11 @@ class Server:
             if now_s >= deadline_s:
                 log.warning("stopping with KV that no other instance took over", extra={"after_seconds": timeout_s})
                 return
-            if now_s - alone_since_s > ALONE_SECONDS:
+            if now_s - alone_since_s > ALONE_S:
                 log.info("stopping: no manager is connected")
                 return
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
+                async with asyncio.timeout(LOOK_S):
                     await self._dismissed.wait()
 
     async def _health(self, _: web.Request) -> web.Response:

@@ -22,7 +22,7 @@ from pointsman.workers.elastic.protocol import Iterate, Release
 
 log = logging.getLogger(__name__)
 
-TRANSFER_SECONDS: Final = 10.0
+TRANSFER_S: Final = 10.0
 """A transfer between two members takes at most so long, the computing of a layer before it included."""
 
 _STORE_TIMEOUT: Final = timedelta(seconds=1.5)  # torch tries twice, so a store that is gone is noticed within 3 s
@@ -191,7 +191,7 @@ class Shard:
     ) -> Group:
         return Group.join(
             store, epoch, members, me,
-            address=self._address, timeout_s=TRANSFER_SECONDS, gpu=self._gpu, sent_bytes=sent_bytes,
+            address=self._address, timeout_s=TRANSFER_S, gpu=self._gpu, sent_bytes=sent_bytes,
         )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from pointsman.workers.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.5
+LOOK_S = 0.5
 
 
 async def follow_file(path: Path, links: Links) -> None:
@@ -30,7 +30,7 @@ async def follow_file(path: Path, links: Links) -> None:
             log.warning("file of instances not readable", extra={"why": str(error)})
         else:
             links.look(lines)
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(LOOK_S)
 
 
 async def follow_presence(settings: WorkerSettings, links: Links, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -78,6 +78,6 @@ async def follow_presence(settings: WorkerSettings, links: Links, clock: Clock =
                 for url in [url for url, at_s in heard_s.items() if at_s < oldest_s]:
                     del heard_s[url]
             links.look({*heard_s, *links.linked})
-            await clock.sleep(LOOK_SECONDS)
+            await clock.sleep(LOOK_S)
     finally:
         await nats.stop()

@@ -27,8 +27,8 @@ from pointsman.workers.elastic.protocol import (
 
 log = logging.getLogger(__name__)
 
-CONNECT_SECONDS: Final = 3.0
-RETRY_SECONDS: Final = 0.2
+CONNECT_S: Final = 3.0
+RETRY_S: Final = 0.2
 
 
 class Listener(Protocol):
@@ -97,10 +97,10 @@ class Links:
             if why != said:
                 log.warning("no link to an instance", extra={"url": url, "why": why})
                 said = why
-            await asyncio.sleep(RETRY_SECONDS)
+            await asyncio.sleep(RETRY_S)
 
     async def _follow(self, url: str) -> None:
-        async with asyncio.timeout(CONNECT_SECONDS) as connecting, await self._connect(url) as link:
+        async with asyncio.timeout(CONNECT_S) as connecting, await self._connect(url) as link:
             hello = decode_from_instance(await link.receive_bytes())
             if not isinstance(hello, Hello):
                 raise aiohttp.ClientError(f"the first message is {type(hello).__name__}, not Hello")

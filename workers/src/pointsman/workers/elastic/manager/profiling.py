@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 SHORTEST: Final = 32
 STEPS: Final = 6  # lengths at least, each twice the one before
 EXTRAPOLATED: Final = 4  # the longest prompt has so many times as many tokens as the longest that is measured,
-ENOUGH_SECONDS: Final = 1.0  # or more, if one took so long
+ENOUGH_S: Final = 1.0  # or more, if one took so long
 REPEATS: Final = 3
 TRIES: Final = 3
 
@@ -35,7 +35,7 @@ async def measure_degree(measure: Measure, members: int, slots: int, longest: in
         prompts = [_prompt(number, length, members) for number, length in enumerate(lengths)]
         for _ in range(REPEATS):
             least[lengths] = min(await measure(prompts), least.get(lengths, inf))
-            if least[lengths] > ENOUGH_SECONDS / 2:
+            if least[lengths] > ENOUGH_S / 2:
                 break  # what disturbs it is little beside that
 
     most = min(longest, slots * members // 2)
@@ -43,7 +43,7 @@ async def measure_degree(measure: Measure, members: int, slots: int, longest: in
     for _ in range(TRIES):
         for lengths in batches:
             await measure_again(lengths)
-        while (longer := twice_as_long(batches, most)) and max(least.values()) < ENOUGH_SECONDS:
+        while (longer := twice_as_long(batches, most)) and max(least.values()) < ENOUGH_S:
             batches += longer
             for lengths in longer:
                 await measure_again(lengths)

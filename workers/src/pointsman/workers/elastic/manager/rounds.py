@@ -31,8 +31,8 @@ from pointsman.workers.elastic.protocol import Broken, Dismiss, Done, Hello, Ite
 
 log = logging.getLogger(__name__)
 
-FIRST_AGAIN_SECONDS: Final = 1.0
-AGAIN_SECONDS: Final = 60.0
+FIRST_AGAIN_S: Final = 1.0
+AGAIN_S: Final = 60.0
 """When a degree whose measuring broke is measured again; the first degree is awaited by all requests."""
 _MOVES: Final = 0  # beside the degrees: what takes how long to hand over
 
@@ -336,7 +336,7 @@ class Rounds:
 
     def _later(self, degree: int, members: tuple[str, ...]) -> None:
         """By a member that left or is to leave, most likely. Meanwhile the degrees that are known serve."""
-        again_s = AGAIN_SECONDS if self._model.by_degree else FIRST_AGAIN_SECONDS
+        again_s = AGAIN_S if self._model.by_degree else FIRST_AGAIN_S
         self._again_s[degree] = self._clock.monotonic_s() + again_s
         log.warning(
             "the measuring of a degree broke, and is repeated",

@@ -30,7 +30,7 @@ INLINE_BYTES: Final = 32 * 1024
 """Parcels up to this size travel in the packet itself."""
 _PACKET_BYTES: Final = INLINE_BYTES + 8 * 1024
 _MAX_FDS: Final = 1
-_RETRY_SECONDS: Final = 0.02
+_RETRY_S: Final = 0.02
 
 
 class LinkBroken(OSError):
@@ -192,7 +192,7 @@ def meet(path: Path, rank: int, world_size: int, timeout_s: float) -> Link:
             sock.close()
             if time.monotonic() > deadline_s:
                 raise GroupNotJoined(f"rank {rank} does not reach the entry rank at {path}: {error}") from error
-            time.sleep(_RETRY_SECONDS)  # the entry rank has not started to listen
+            time.sleep(_RETRY_S)  # the entry rank has not started to listen
     link = Link(sock)
     sock.settimeout(max(0.001, deadline_s - time.monotonic()))
     try:

@@ -31,7 +31,7 @@ from pointsman.workers.multimodal.broadcast.steps import EntrySteps, RankSteps
 from pointsman.workers.multimodal.exported_metrics import export
 
 _log: Final = logging.getLogger(__name__)
-_CLOSE_SECONDS: Final = 5.0
+_CLOSE_S: Final = 5.0
 
 
 class BroadcastExecutor(MultiprocExecutor):  # type: ignore[misc]  # vLLM has no types here
@@ -49,7 +49,7 @@ class BroadcastExecutor(MultiprocExecutor):  # type: ignore[misc]  # vLLM has no
         """See Executor."""
         entry, self._entry, self._steps = self._entry, None, None
         if entry is not None:
-            entry.close(0 if self.is_failed else _CLOSE_SECONDS)
+            entry.close(0 if self.is_failed else _CLOSE_S)
         super().shutdown()
 
     def _post_init_executor(self) -> None:

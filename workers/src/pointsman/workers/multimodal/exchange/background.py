@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
 Result = TypeVar("Result")
-STOP_SECONDS: Final = 5.0
+STOP_S: Final = 5.0
 
 
 class BackgroundLoop:
@@ -33,7 +33,7 @@ class BackgroundLoop:
             return
         ended = self.start(last)
         ended.add_done_callback(lambda _: self.call(self._loop.stop))
-        self._thread.join(STOP_SECONDS)
+        self._thread.join(STOP_S)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

@@ -6,7 +6,7 @@ from pointsman.workers.multimodal.transfer.buffers import Embedding
 from pointsman.workers.multimodal.transfer.client import EmbeddingClient
 
 _BLOCK_TOKENS = 128
-_TIMEOUT_SECONDS = 10.0
+_TIMEOUT_S = 10.0
 
 
 async def fetch_once(reference: EmbeddingReference, token: str) -> Embedding:
@@ -14,7 +14,7 @@ async def fetch_once(reference: EmbeddingReference, token: str) -> Embedding:
     blocks = -(-reference.num_tokens // _BLOCK_TOKENS)
     allocator = ReqToMetadataBlockAllocator((blocks + 1) * _BLOCK_TOKENS, _BLOCK_TOKENS, blocks)
     client = EmbeddingClient(
-        allocator, reference.token_bytes, token, _TIMEOUT_SECONDS, max_request_tokens=reference.num_tokens
+        allocator, reference.token_bytes, token, _TIMEOUT_S, max_request_tokens=reference.num_tokens
     )
     try:
         return await client.fetch(reference.address, reference.key, reference.num_tokens)

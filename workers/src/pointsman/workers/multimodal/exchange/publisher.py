@@ -17,8 +17,8 @@ from pointsman.workers.multimodal.transfer.shell import Link
 
 log = logging.getLogger(__name__)
 
-OPEN_SECONDS: Final = 10.0
-METRICS_SECONDS: Final = 1.0
+OPEN_S: Final = 10.0
+METRICS_S: Final = 1.0
 
 
 class _CacheServer(EmbeddingServer):
@@ -55,7 +55,7 @@ class EmbeddingPublisher:
         self._max_item_tokens = max_item_tokens
         self._loop = BackgroundLoop("embedding-server")
         try:
-            self._server = self._loop.start(self._open()).result(OPEN_SECONDS)
+            self._server = self._loop.start(self._open()).result(OPEN_S)
         except BaseException:
             self._loop.stop(_nothing())
             raise
@@ -84,7 +84,7 @@ class EmbeddingPublisher:
     async def _observe(self, metrics: EmbeddingTransferMetrics) -> None:
         while True:
             metrics.observe(self._server.statistics())
-            await asyncio.sleep(METRICS_SECONDS)
+            await asyncio.sleep(METRICS_S)
 
     async def _open(self) -> _CacheServer:
         settings = self._settings

@@ -10,7 +10,7 @@ from pointsman.process.ending import end
 from pointsman.workers.multimodal.transfer.actions import CloseLink, Delivered, Ended, ReceiverAction, SenderAction
 from pointsman.workers.multimodal.transfer.allocator import ReqToMetadataBlockAllocator
 from pointsman.workers.multimodal.transfer.buffers import Embedding, MultimodalDataBuffers
-from pointsman.workers.multimodal.transfer.connection import HANDSHAKE_SECONDS, Connection, greet_encode_side
+from pointsman.workers.multimodal.transfer.connection import HANDSHAKE_S, Connection, greet_encode_side
 from pointsman.workers.multimodal.transfer.data_paths import (
     DEFAULT_TRANSPORTS,
     NIXL,
@@ -31,7 +31,7 @@ from pointsman.workers.multimodal.transfer.messages import (
     Pull,
     Pulled,
 )
-from pointsman.workers.multimodal.transfer.nixl_path import NIXL_SECONDS, NixlLanguagePath
+from pointsman.workers.multimodal.transfer.nixl_path import NIXL_S, NixlLanguagePath
 from pointsman.workers.multimodal.transfer.receiver import Allocate, EmbeddingReceiver
 from pointsman.workers.multimodal.transfer.shell import Link, Shell, possible_paths
 
@@ -152,10 +152,10 @@ class EmbeddingClient(Shell[EmbeddingReceiver, LanguagePath]):
         if name not in self._paths(connection):
             raise BadMessage(f"the encode worker chose the data path {name}, which was not offered")
         if name == SHARED_MEMORY:
-            async with asyncio.timeout(HANDSHAKE_SECONDS):
+            async with asyncio.timeout(HANDSHAKE_S):
                 return await SharedMemoryLanguagePath.open(connection)
         if name == NIXL:
-            async with asyncio.timeout(NIXL_SECONDS):
+            async with asyncio.timeout(NIXL_S):
                 path = await NixlLanguagePath.open(connection, self._buffers)
             if path is not None:
                 return path
@@ -175,7 +175,7 @@ class EmbeddingClient(Shell[EmbeddingReceiver, LanguagePath]):
         sock = socket.socket(family)
         sock.setblocking(False)
         try:
-            async with asyncio.timeout(HANDSHAKE_SECONDS):
+            async with asyncio.timeout(HANDSHAKE_S):
                 await self._loop.sock_connect(sock, where)
         except OSError as error:
             sock.close()

@@ -28,7 +28,7 @@ from pointsman.workers.multimodal.transfer.messages import (
     encode,
 )
 
-HANDSHAKE_SECONDS: Final = 5.0
+HANDSHAKE_S: Final = 5.0
 MAX_FRAME_BYTES: Final = 65536
 _NONCE_BYTES: Final = 32
 _LENGTH: Final = struct.Struct("!I")
@@ -135,7 +135,7 @@ async def greet_language_side(
     Raises HandshakeRefused after telling the peer why it is refused, and LinkClosed, BadMessage,
     TimeoutError.
     """
-    async with asyncio.timeout(HANDSHAKE_SECONDS):
+    async with asyncio.timeout(HANDSHAKE_S):
         nonce = secrets.token_bytes(_NONCE_BYTES)
         await connection.send(Challenge(nonce))
         hello = await connection.receive()
@@ -168,7 +168,7 @@ async def greet_encode_side(
 
     Raises HandshakeRefused, LinkClosed, BadMessage and TimeoutError.
     """
-    async with asyncio.timeout(HANDSHAKE_SECONDS):
+    async with asyncio.timeout(HANDSHAKE_S):
         challenge = await connection.receive()
         if not isinstance(challenge, Challenge):
             raise BadMessage(f"the first message is {type(challenge).__name__}, not Challenge")

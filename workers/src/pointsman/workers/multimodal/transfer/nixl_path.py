@@ -33,12 +33,12 @@ from pointsman.workers.multimodal.transfer.messages import Incoming, Landed, Nix
 
 log = logging.getLogger(__name__)
 
-PROBE_SECONDS: Final = 5.0  # the first write also connects: 0.05 s on an idle computer
+PROBE_S: Final = 5.0  # the first write also connects: 0.05 s on an idle computer
 PROBE_BYTES: Final = 64
-SLICE_SECONDS: Final = 0.0005  # of the event loop that a write may have at once, as a copy would
-BUSY_SECONDS: Final = 1.0  # of a write; then its peer stands still
-POLL_SECONDS: Final = 0.001
-NIXL_SECONDS: Final = 15.0  # to make both agents and try a write
+SLICE_S: Final = 0.0005  # of the event loop that a write may have at once, as a copy would
+BUSY_S: Final = 1.0  # of a write; then its peer stands still
+POLL_S: Final = 0.001
+NIXL_S: Final = 15.0  # to make both agents and try a write
 MAX_WRITES: Final = 1024  # under way on one connection
 _PROBE: Final = (-1, -1)
 
@@ -124,7 +124,7 @@ class NixlAgent:
                 await pauses.next()
                 if self._agent is None:
                     raise LinkClosed("the connection was closed")
-                until_s = time.perf_counter() + SLICE_SECONDS
+                until_s = time.perf_counter() + SLICE_S
                 while state == "PROC" and time.perf_counter() < until_s:
                     state = self._agent.check_xfer_state(self._writes[number])
             if state != "DONE":
@@ -135,7 +135,7 @@ class NixlAgent:
 
     def progress(self) -> None:
         """Let a write of the peer go on, for a while. Raises LinkClosed."""
-        until_s = time.perf_counter() + SLICE_SECONDS
+        until_s = time.perf_counter() + SLICE_S
         try:
             while time.perf_counter() < until_s:
                 self._agent.get_new_notifs()
@@ -158,10 +158,10 @@ class _Pauses:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._busy_until_s = self._loop.time() + BUSY_SECONDS
+        self._busy_until_s = self._loop.time() + BUSY_S
 
     async def next(self) -> None:
-        await asyncio.sleep(0 if self._loop.time() < self._busy_until_s else POLL_SECONDS)
+        await asyncio.sleep(0 if self._loop.time() < self._busy_until_s else POLL_S)
 
 
 class NixlEncodePath:
@@ -211,7 +211,7 @@ class NixlEncodePath:
         try:
             path = cls(connection, buffers, agent, target)
             agent.meet(target.metadata)
-            async with asyncio.timeout(PROBE_SECONDS):
+            async with asyncio.timeout(PROBE_S):
                 await agent.write([(agent.probe_address, PROBE_BYTES)], [(target.probe_address, PROBE_BYTES)])
         except BaseException:
             agent.close()

@@ -21,7 +21,7 @@ from pointsman.workers.multimodal.transfer.buffers import Embedding, MultimodalD
 from pointsman.workers.multimodal.transfer.copying import copy
 from pointsman.workers.multimodal.transfer.messages import Cancel, Failed, Fetch, Offer, Part, Resume, ToLanguage
 
-MAX_SECONDS: Final = 1000  # remembered, should nobody take them
+MAX_S: Final = 1000  # remembered, should nobody take them
 Key = tuple[int, int]
 """(peer, transfer)."""
 Allocate = Callable[[int], bytearray | memoryview]
@@ -78,7 +78,7 @@ class EmbeddingReceiver:
         self._transfers: dict[Key, _Transfer] = {}  # in the order in which they began
         self._begun = 0
         self.counts: Counter[str] = Counter()
-        self.seconds: deque[float] = deque(maxlen=MAX_SECONDS)
+        self.seconds: deque[float] = deque(maxlen=MAX_S)
 
     @property
     def usage(self) -> BlockUsage:

@@ -22,7 +22,7 @@ from pointsman.workers.multimodal.transfer.errors import BadMessage, NoAllocatio
 from pointsman.workers.multimodal.transfer.messages import Cancel, Failed, Fetch, Offer, Part, Resume, ToEncode
 
 MAX_TRANSFERS: Final = 4096  # of one connection, with those that ended within one time-out
-MAX_SECONDS: Final = 1000  # remembered, should nobody take them
+MAX_S: Final = 1000  # remembered, should nobody take them
 Key = tuple[int, int]
 """(peer, transfer)."""
 
@@ -78,7 +78,7 @@ class EmbeddingSender:
         self._unclaimed: dict[str, _Unclaimed] = {}
         self._queue: deque[Key] = deque()  # AWAITING_BLOCKS, first come first served
         self.counts: Counter[str] = Counter()
-        self.seconds: deque[float] = deque(maxlen=MAX_SECONDS)
+        self.seconds: deque[float] = deque(maxlen=MAX_S)
 
     @property
     def usage(self) -> BlockUsage:

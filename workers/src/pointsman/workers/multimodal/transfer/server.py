@@ -33,14 +33,14 @@ from pointsman.workers.multimodal.transfer.messages import (
     Pulled,
     Resume,
 )
-from pointsman.workers.multimodal.transfer.nixl_path import NIXL_SECONDS, NixlEncodePath
+from pointsman.workers.multimodal.transfer.nixl_path import NIXL_S, NixlEncodePath
 from pointsman.workers.multimodal.transfer.sender import EmbeddingSender
 from pointsman.workers.multimodal.transfer.shell import Link, Shell, possible_paths
 
 log = logging.getLogger(__name__)
 
 MAX_HANDSHAKES: Final = 64  # at once: whoever connects costs memory before it has proved anything
-ACCEPT_AGAIN_SECONDS: Final = 0.2
+ACCEPT_AGAIN_S: Final = 0.2
 
 
 class EmbeddingServer(Shell[EmbeddingSender, EncodePath]):
@@ -118,7 +118,7 @@ class EmbeddingServer(Shell[EmbeddingSender, EncodePath]):
                 sock, _ = await self._loop.sock_accept(listening)
             except OSError as error:  # too many open files: it may be over soon
                 log.error("language workers cannot connect", extra={"reason": str(error)})
-                await asyncio.sleep(ACCEPT_AGAIN_SECONDS)
+                await asyncio.sleep(ACCEPT_AGAIN_S)
                 continue
             if self._handshakes >= MAX_HANDSHAKES:
                 sock.close()
@@ -158,7 +158,7 @@ class EmbeddingServer(Shell[EmbeddingSender, EncodePath]):
             self._region.hand_over(connection)
             return SharedMemoryEncodePath(connection, self._buffers)
         if name == NIXL:
-            async with asyncio.timeout(NIXL_SECONDS):
+            async with asyncio.timeout(NIXL_S):
                 path = await NixlEncodePath.open(connection, self._buffers)
             if path is not None:
                 return path
