@@ -15,8 +15,8 @@ _SECTIONS: Final = {
     "recent_rate_s": "What comes",
     "model_ratio_bound": "How long the engine takes",
     "max_prefill_utilization": "How many workers",
-    "ready_requests": "Which layout",
-    "attainment_headroom": "Routing",
+    "ready_requests": "nothing yet",
+    "attainment_headroom": "nothing yet",
     "plan_retry_s": "Plans and elastic groups",
 }
 """By the first field of each section."""
@@ -36,11 +36,11 @@ SHOWN_BY: Final = {
     "stuck_start_factor": "test_startup_time.py",
     "first_switch_s": "test_switch_time.py",
     "max_prefill_utilization": "test_operating_point.py",
-    "max_network_utilization": "test_operating_point.py",
+    "max_network_utilization": "test_by_hand.py",
     "usable_ttft_share": "onoff",
-    "min_slack_share": "test_operating_point.py",
+    "min_slack_share": "test_by_hand.py",
     "usable_tpot_share": "onoff",
-    "usable_kv_share": "test_operating_point.py",
+    "usable_kv_share": "nothing yet",
     "queued_per_worker": "onoff",
     "queue_clear_s": "onoff",
     "gateway_queue_clear_s": "burst",
@@ -52,27 +52,27 @@ SHOWN_BY: Final = {
     "return_memory_s": "test_pool_rule.py",
     "return_margin": "onoff",
     "max_retention_s": "onoff",
-    "ready_requests": "test_decide.py",
+    "ready_requests": "nothing yet",
     "switch_min_gain": "onoff",
-    "switch_cost": "test_decide.py",
+    "switch_cost": "nothing yet",
     "reversal_min_gain": "onoff",
-    "reversal_s": "test_decide.py",
+    "reversal_s": "nothing yet",
     "switch_evaluations": "burst",
     "failing_share": "onoff",
     "max_attainment_loss": "burst",
     "switches_per_worker": "test_switch_guards.py",
-    "attainment_headroom": "test_prefill_threshold.py",
-    "threshold_decrease": "test_prefill_threshold.py",
-    "threshold_increase_tokens": "test_prefill_threshold.py",
-    "holdoff_s": "test_prefill_threshold.py",
+    "attainment_headroom": "nothing yet",
+    "threshold_decrease": "nothing yet",
+    "threshold_increase_tokens": "nothing yet",
+    "holdoff_s": "mixshift",
     "pending_slacks": "onoff",
     "queue_full_share": "test_flow_bounds.py",
     "flow_dead_band": "onoff",
     "publish_interval_s": "test_publication.py",
     "plan_retry_s": "test_plan_ledger.py",
-    "group_forecast_quantile": "test_group_decide.py",
+    "group_forecast_quantile": "nothing yet",
 }
-"""Of each constant, the load whose outcome changes most with it, or a test that shows what it does."""
+"""Of each constant, the load whose outcome changes most with it, or a test that shows the effect."""
 _COLUMNS: Final = "| constant | default | effect, also of other values | shown by |"
 _HEAD: Final = """\
 # Constants of the planner
@@ -86,7 +86,8 @@ budget, bounds, windows.
 
 Times are in seconds (`_s`), shares are between 0 and 1. *Shown by* names the load of the
 [evaluation](../reports/planner-evaluation.md) whose outcome changes most with half or twice the value, or a test below
-`tests/unit/planner/` where loads hardly change. How the constants act together: [sizing](sizing.md),
+`tests/unit/planner/` where loads hardly change. *Nothing yet*: the outcome of no load or test that was tried changes
+much, so the constant is a candidate for removal. How the constants act together: [sizing](sizing.md),
 [decisions](decisions.md), [a decision by hand](by-hand.md).
 
 To try another value in the simulator, replace one field of the policy's `tuning`:
