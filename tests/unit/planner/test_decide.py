@@ -393,7 +393,7 @@ QUEUED = Service(ttft_attainment=0.7, tpot_attainment=1.0, prefill_queue_depth=3
     ("seen", "awaited"),
     [
         ({"plan_in_progress": True}, "the plan that is being executed"),
-        ({"workers": tuple(replace(w, role_since_s=0.0) for w in workers(2, 4))}, "not yet: no Decode worker"),
+        ({"workers": tuple(replace(w, role_since_s=0.0) for w in workers(2, 4))}, "not yet: no decode worker"),
         ({"awaiting_approval": Layout(4, 2)}, "awaits approval"),
     ],
 )

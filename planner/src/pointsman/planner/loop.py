@@ -276,7 +276,7 @@ class Planner:
             return next_tick.after_s  # a look makes at most three writes: the condition can wait for the next one
         unreachable = source.problem if isinstance(source, PrometheusReadings) else None
         said = kept.condition is not None and kept.condition[:2] == _OUT_OF_REACH
-        missed = out_of_reach(decision, settings.objectives, said=said)
+        missed = out_of_reach(decision, settings.objectives, said=said, tuning=settings.tuning)
         await self._report_health(key, service, kept, decision, unknown_table, unreachable, missed, settings.objectives)
         return next_tick.after_s
 

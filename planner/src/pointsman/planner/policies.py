@@ -15,7 +15,7 @@ def policy_of(policy: PlannerPolicySpec, service: LLMServiceSpec) -> Policy:
     pools = {role: service.pools.of(role) for role in service.roles}
     bounds = {role: Bounds(pool.min_replicas, pool.max_replicas) for role, pool in pools.items()}
     made = planner_policy(policy, bounds[Role.PREFILL], bounds[Role.DECODE])
-    of_model_s = start_of_model(service.model.source, service.worker.gpus)
+    of_model_s = start_of_model(service.model.source, service.worker.gpus, made.tuning)
     return replace(made, encode=bounds.get(Role.ENCODE), start_s=made.start_s if made.start_is_told else of_model_s)
 
 
@@ -24,7 +24,7 @@ def policy_of_group(policy: PlannerPolicySpec, group: ElasticGroupSpec | None = 
     made = planner_policy(policy, Bounds(1, 1), Bounds(1, 1))
     if group is None or made.start_is_told:
         return made
-    return replace(made, start_s=start_of_model(group.model.source, group.instance.gpus))
+    return replace(made, start_s=start_of_model(group.model.source, group.instance.gpus, made.tuning))
 
 
 def planner_policy(policy: PlannerPolicySpec, prefill: Bounds, decode: Bounds) -> Policy:

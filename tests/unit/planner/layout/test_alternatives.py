@@ -83,7 +83,7 @@ CHECKS: dict[str, Check] = {
     r"serves ([\d.]+)% more of the present need, a switch must gain ([\d.]+)%": (
         lambda o, c, n: float(n[0]) <= float(n[1]) and "switch" in o.action and "switch" not in c.action
     ),
-    r"a (prefill|decode) worker started now serves in \d+ s; (\d+) are enough then": (
+    r"a (prefill|decode) worker started now serves in \d+ s; by then (\d+) are enough": (
         lambda o, c, n: of(o, n[0]) > of(c, n[0]) == int(n[1])
     ),
     r"(prefill|decode) workers are started after 15 s of metrics; (\d+) s are left": (

@@ -88,7 +88,7 @@ def test_what_is_said_to_be_needed_and_is_not_done_has_its_reason_in_the_sentenc
     decision = looks(1, observed(100.0, None, prefill=2, decode=4), SCALES, wanted((3, 5), (3, 4)))
     assert (decision.prefill, decision.decode) == (3, 4)
     assert "3P5D needed, 2P4D there" in decision.message
-    assert "; not 3P5D: a decode worker started now serves in 90 s; 4 are enough then" in decision.message
+    assert "; not 3P5D: a decode worker started now serves in 90 s; by then 4 are enough" in decision.message
 
 
 def test_no_pool_gives_more_to_the_other_one_than_its_bounds_leave() -> None:

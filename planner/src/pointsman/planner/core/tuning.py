@@ -29,6 +29,7 @@ class Tuning(BaseModel):
         4.0,
         "A window this many standard deviations off the forecast is a sudden change. Higher: steps are followed "
         "slowly. Lower: chance starts workers.",
+        above=0.5,
     )
     max_forecast_growth: float = _constant(
         2.0,
@@ -60,8 +61,8 @@ class Tuning(BaseModel):
     )
     memory_requests: float = _constant(
         200.0,
-        "Requests behind the means of cached tokens and image times. More: caches that fill up are seen late. Fewer: "
-        "the means vary by chance.",
+        "Requests behind the mean of cached tokens, images behind that of image times. More: caches that fill up are "
+        "seen late. Fewer: the means vary by chance.",
         above=1.0,
     )
 
@@ -153,8 +154,8 @@ class Tuning(BaseModel):
     )
     patience_s: float = _constant(
         15.0,
-        "A need must last this long before workers start for it. Longer: shortages last longer. Shorter: chance "
-        "starts workers.",
+        "A need must last this long before workers start for it, but not this soon after a sudden change. Longer: "
+        "gradual shortages last longer. Shorter: chance starts workers.",
     )
     need_gap_s: float = _constant(
         20.0,
@@ -213,8 +214,8 @@ class Tuning(BaseModel):
     )
     reversal_min_gain: float = _constant(
         0.2,
-        "The same for a switch back to where the last one came from. Higher: a wrong switch stays. Lower: workers "
-        "switch to and fro.",
+        "A switch back to where the last one came from must serve this much more of the need. Higher: a wrong switch "
+        "stays. Lower: workers switch to and fro.",
         at_most=1.0,
     )
     reversal_s: float = _constant(
@@ -228,8 +229,8 @@ class Tuning(BaseModel):
     )
     failing_share: float = _constant(
         0.67,
-        "With less than this share of the workers a role needs, a switch is made at once. Higher: chance switches "
-        "workers. Lower: a failing role waits.",
+        "If requests wait and a role has less than this share of the workers it needs, one evaluation is enough for a "
+        "switch. Higher: chance switches workers. Lower: a failing role waits.",
         at_most=1.0,
     )
     max_attainment_loss: float = _constant(
@@ -247,8 +248,8 @@ class Tuning(BaseModel):
     # --- routing ---
     attainment_headroom: float = _constant(
         0.02,
-        "The threshold is raised only if the attainment is this far above the objective. Higher: it stays low. "
-        "Lower: it is lowered again.",
+        "The threshold, and the load of an instance of an elastic group, rise only if the attainment is this far above "
+        "the objective. Higher: they stay low. Lower: they are lowered again.",
         at_most=1.0,
     )
     threshold_decrease: float = _constant(
@@ -264,8 +265,9 @@ class Tuning(BaseModel):
     )
     holdoff_s: float = _constant(
         60.0,
-        "A lowered threshold stays for this long; up to 16 times as long if it is lowered again. Longer: prefill "
-        "stays loaded. Shorter: it goes up and down.",
+        "A lowered threshold returns to its usual value after this long, after up to 16 times as long if it is lowered "
+        "again; the load of an instance of an elastic group after ten times as long. Longer: prefill stays loaded. "
+        "Shorter: it goes up and down.",
     )
     pending_slacks: float = _constant(
         1.2,

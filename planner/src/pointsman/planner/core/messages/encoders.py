@@ -14,8 +14,9 @@ def need(
 ) -> str:
     """Images, workers, and the share of the TTFT objective that encoding takes."""
     idle = f", {stuck} of which do not start" if stuck else ""
+    workers = "worker" if needed == 1 else "workers"
     return (
-        f"{images_per_s:.2f} images/s of {image_ms:.0f} ms now, {ahead_per_s:.2f} expected: {needed} encode workers "
+        f"{images_per_s:.2f} images/s of {image_ms:.0f} ms now, {ahead_per_s:.2f} expected: {needed} encode {workers} "
         f"needed, {has} there{idle}; encoding takes {ttft_share:.0%} of the TTFT objective"
     )
 

@@ -73,7 +73,8 @@ def not_enough(now: int, attainment: float, goal: float) -> str:
 
 def no_scale_out(targets: int) -> str:
     """The policy switches it off."""
-    return f"{_instances(targets)} are needed, but the policy does not allow scale-out"
+    verb = "is" if targets == 1 else "are"
+    return f"{_instances(targets)} {verb} needed, but the policy does not allow scale-out"
 
 
 def spare(most: int, seconds: float) -> str:
@@ -99,7 +100,8 @@ def stuck_instances(message: str, names: Sequence[str]) -> str:
 
 def withdrawn(instances: int, unneeded_s: float, message: str) -> str:
     """The plan for so many is withdrawn."""
-    why = f"{instances} instances have not been needed for {unneeded_s:.0f} s, so their plan is withdrawn"
+    verb = "has" if instances == 1 else "have"
+    why = f"{_instances(instances)} {verb} not been needed for {unneeded_s:.0f} s, so the plan is withdrawn"
     return f"{why}. {message}"
 
 

@@ -25,9 +25,9 @@ def in_transition(switching: int, most: int, workers: int) -> str:
 
 def dwell(role: Role, seconds: float) -> str:
     """No worker is long enough in its role."""
-    return f"no {role} worker has kept its role for {seconds:.0f} s yet"
+    return f"no {role.label} worker has kept its role for {seconds:.0f} s yet"
 
 
 def minimum(role: Role, replicas: int) -> str:
     """The pool would be too small."""
-    return f"{role} would have fewer workers than minReplicas, {replicas}"
+    return f"{role.label} would have fewer workers than minReplicas, {replicas}"

@@ -107,9 +107,8 @@ def empty_role() -> str:
 
 def retained(workers: int, role: Role | None) -> str:
     """Workers that were needed recently. ``role`` None: of both roles."""
-    if role is None:
-        return f"{workers} workers of both roles are retained, because as many were needed recently"
-    return f"{workers} {role.label} workers are retained, because as many were needed recently"
+    which = "workers of both roles" if role is None else f"{role.label} worker{'s' if workers != 1 else ''}"
+    return f"{workers} {which} {'is' if workers == 1 else 'are'} retained, because as many were needed recently"
 
 
 def during_queue(requests: float) -> str:
@@ -164,7 +163,8 @@ def spare_worker(role: Role, other: Role) -> str:
 
 def shortage_ends(role: Role, start_s: float, enough: int) -> str:
     """A start would be too late."""
-    return f"a {role.label} worker started now serves in {start_s:.0f} s; {enough} are enough then"
+    verb = "is" if enough == 1 else "are"
+    return f"a {role.label} worker started now serves in {start_s:.0f} s; by then {enough} {verb} enough"
 
 
 def not_all_serve() -> str:
