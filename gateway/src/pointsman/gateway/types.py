@@ -31,7 +31,7 @@ class Worker:
 class Discovered:
     """What discovery knows. ``workers``: the routable set; ``rule``: the numbers, None where nobody set them.
 
-    ``bounds``: how much this gateway may have under way before it holds requests back. ``objectives``: of the policy,
+    ``bounds``: how much this gateway may have under way before it queues requests. ``objectives``: of the policy,
     None where the service has none.
     """
 
