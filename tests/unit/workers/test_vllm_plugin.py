@@ -15,7 +15,7 @@ def spawned(monkeypatch: pytest.MonkeyPatch) -> Iterator[logging.Logger]:
     """Pointsman's logger in a process that nobody configured."""
     logger = logging.getLogger(OURS)
     before = logger.handlers, logger.propagate, logger.level
-    logger.handlers = []
+    logger.handlers, logger.propagate = [], True  # pytest adds its own handlers to loggers that do not propagate
     monkeypatch.setattr("sys.argv", ["spawned"])
     yield logger
     logger.handlers, logger.propagate = before[:2]
