@@ -46,11 +46,18 @@ class HeldEngine:
 
     facts: EngineFacts = field(default_factory=EngineFacts)
     begun: dict[str, "asyncio.Future[EngineAnswer]"] = field(default_factory=dict)
+    aborted: list[str] = field(default_factory=list)
 
     async def post(self, path: str, body: Mapping[str, Any], *, request_id: str) -> EngineAnswer:
         name = request_id.removeprefix("prefill-")
         self.begun[name] = asyncio.get_running_loop().create_future()
-        return await self.begun[name]
+        try:
+            return await self.begun[name]
+        except asyncio.CancelledError:
+            for _ in range(50):  # it is told, and has to run for it
+                await asyncio.sleep(0)
+            self.aborted.append(name)
+            raise
 
 
 @dataclass
@@ -143,11 +150,15 @@ class Bench:
     async def is_cancelled(self, name: str, at_s: float) -> None:
         """Its decode worker does not wait for it any more."""
         self.now_s = 1000.0 + at_s
+        await self.hears_of_the_end(name)
+        await self._is_over(name)
+        assert self.engine.begun[name].cancelled(), "the engine stopped it"
+
+    async def hears_of_the_end(self, name: str) -> None:
+        """The signal of its decode worker."""
         [hear] = self.queue.handlers.values()
         signal = PrefillSignal(request_id=name, kind=SignalKind.CANCELLED)
         await hear(cast(Msg, SimpleNamespace(data=signal.wire().encode())))
-        await self._is_over(name)
-        assert self.engine.begun[name].cancelled(), "the engine stopped it"
 
     async def _is_over(self, name: str) -> None:
         await eventually(lambda: name in self.queue.acknowledged, f"{name} is over")
@@ -229,6 +240,24 @@ async def test_a_prefill_whose_decode_worker_does_not_wait_is_stopped(bench: Ben
     await bench._is_over("over")
     assert bench.engine.begun["over"].cancelled()
     assert bench.queue.answers == []
+
+
+async def test_the_engine_aborts_a_prefill_that_is_stopped_for_two_reasons_at_once(bench: Bench) -> None:
+    asked, left = asyncio.Event(), asyncio.Event()
+
+    async def waits_no_more(begun: PrefillBegun) -> PrefillWait:
+        asked.set()
+        await left.wait()
+        return PrefillWait(request_id=begun.request_id, waiting=False, clock_seconds=5.0)
+
+    bench.queue.confirm = waits_no_more
+    await bench.begins("left", 0.0, asked_at_seconds=1.0, wait_seconds=300.0)
+    await asked.wait()
+    await bench.hears_of_the_end("left")
+    await asyncio.sleep(0)
+    left.set()
+    await bench._is_over("left")
+    assert bench.engine.aborted == ["left"]
 
 
 async def test_a_prefill_whose_decode_worker_is_gone_is_stopped(bench: Bench) -> None:

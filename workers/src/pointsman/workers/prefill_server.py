@@ -77,6 +77,11 @@ class _Job:
     confirmation: asyncio.Task[None] | None = None
     lease: LeaseStart | None = None  # from the moment the engine has the prompt
 
+    def stop(self) -> None:
+        """Stop the computation, for the first reason that comes: a second would interrupt the engine's own abort."""
+        if self.compute is not None and not self.compute.cancelling():
+            self.compute.cancel()
+
 
 class PrefillServer:
     """Serves the prefill queue while ``pulling`` is on. ``clock``: monotonic seconds."""
@@ -274,7 +279,7 @@ class PrefillServer:
             reply = await job.compute
         except asyncio.CancelledError:
             if not self._seen.is_cancelled(request.request_id):
-                job.compute.cancel()
+                job.stop()
                 raise
             log.info("request cancelled while being computed", extra={"request_id": request.request_id})
         finally:
@@ -400,7 +405,7 @@ class PrefillServer:
         log.info("prefill stopped", extra={"request_id": request_id, "why": why})
         self._metrics.prefilled(PrefillOutcome.EXPIRED, None)
         self._seen.cancel(request_id, self._clock())
-        job.compute.cancel()
+        job.stop()
 
     def _refusal(self, job: _Job) -> PrefillReply | None:
         """Why a request is not computed at all: too late, not for this engine, or it may have killed too many workers.
@@ -503,8 +508,8 @@ class PrefillServer:
         self._seen.cancel(signal.request_id, self._clock())
         self._changed.set()
         job = self._running.get(signal.request_id)
-        if job is not None and job.compute is not None:
-            job.compute.cancel()
+        if job is not None:
+            job.stop()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
