@@ -123,7 +123,7 @@ class Report(BaseModel):
         ttft = self.long_prompt_ttft_p50_ms
         if ttft.pd and ttft.single:
             text = f"first token of a long prompt after {ttft.pd / 1000:.2f} s; on one plain server: "
-            found.append(_line("Cost", f"{text}{ttft.single / 1000:.2f} s (medians)"))
+            found.append(_line("Its price", f"{text}{ttft.single / 1000:.2f} s (medians)"))
         found += self._planned(explain=explain)
         found += self._cost()
         if path is not None:
@@ -167,12 +167,7 @@ class Report(BaseModel):
         if self.start_seconds:
             found.append(_line("Start-up", f"{self.start_seconds:g} s of each worker's start were simulated"))
         if self.first_token_seconds is not None:
-            found.append(
-                _line(
-                    "Cold start",
-                    f"first token of an answer {self.first_token_seconds:.1f} s after the start of the command",
-                )
-            )
+            found.append(_line("First token", f"{self.first_token_seconds:.1f} s after the start of the command"))
         if self.total_seconds is not None:
             found.append(_line("Whole run", f"{self.total_seconds:.0f} s"))
         if self.peak_pss_mib:
