@@ -1,7 +1,9 @@
 """What all tests share."""
 
+import logging
 import os
 import warnings
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -12,6 +14,21 @@ settings.register_profile(
     "pointsman", deadline=None, print_blob=True, derandomize=not os.environ.get("POINTSMAN_TEST_EXPLORE")
 )
 settings.load_profile("pointsman")
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """What a command configures in a test ends with it: the stream that pytest gave it is closed then."""
+    before = [
+        (each, each.handlers[:], each.level, each.propagate) for each in map(logging.getLogger, ("", "pointsman"))
+    ]
+    yield
+    for logger, handlers, level, propagate in before:
+        for handler in set(logger.handlers) - set(handlers):
+            logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagate
+
 
 _LAST_LINES = 15
 _internal_errors: list[str] = []
