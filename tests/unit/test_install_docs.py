@@ -101,3 +101,12 @@ def test_every_writable_place_of_a_pod_is_in_the_table() -> None:
     named = set(re.findall(r"`(/[a-z/]+)`", table))
     mounted = {mount["mountPath"] for pod in (worker, gateway) for mount in pod["containers"][0]["volumeMounts"]}
     assert mounted == named
+
+
+def test_the_service_in_the_readme_is_one_that_the_crd_takes() -> None:
+    readme = (ROOT / "README.md").read_text()
+    (shown,) = re.findall(r"^```yaml\n(.*?)^```", readme, re.M | re.S)
+    given, example = yaml.safe_load(shown), yaml.safe_load((ROOT / "examples/llama-8b.yaml").read_text())
+    LLMService.model_validate(given | {"metadata": given["metadata"] | {"namespace": "default"}})
+    assert given["metadata"] == example["metadata"], "what it applies next is the same service"
+    assert given["spec"]["model"] == example["spec"]["model"]
