@@ -1,7 +1,11 @@
 """The ``pointsman`` command."""
 
+import logging
+from importlib.metadata import EntryPoint
+
 import pytest
 
+from pointsman import cli
 from pointsman.cli import main
 
 COMMANDS = (
@@ -45,3 +49,19 @@ def test_every_command_has_help_with_examples_of_itself(command: list[str], caps
     words = f"pointsman {' '.join(command)}"
     assert words in usage
     assert words in examples or f"make {' '.join(command)}" in examples
+
+
+def warns(_: list[str]) -> int:
+    """A command."""
+    logging.getLogger("pointsman.kube").warning("warning of the API server", extra={"call": "GET /api"})
+    return 0
+
+
+def test_a_warning_in_a_command_shows_its_fields(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = EntryPoint("warns", f"{__name__}:warns", cli.GROUP)
+    monkeypatch.setattr(EntryPoint, "load", lambda _: warns)
+    monkeypatch.setattr(cli, "entry_points", lambda group: [command])
+    assert main(["warns"]) == 0
+    assert 'warning of the API server call="GET /api"' in capsys.readouterr().err

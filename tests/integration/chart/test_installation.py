@@ -440,7 +440,9 @@ def test_uninstalling_frees_the_services_and_deletes_none(
     assert command[:3] == ["python", "-m", "pointsman.operator.uninstall"]
     assert uninstall.main(command[3:]) == 0
 
-    assert "continue to serve" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "continue to serve" in said.out
+    assert f"finalizer removed service={namespace}/chat" in said.err
     kept = release.control_plane.get("llms", "chat", namespace)
     assert kept["metadata"]["finalizers"] == ["example.com/theirs"]
     assert release.control_plane.get("deployment", f"{RELEASE}-operator", release.namespace)["spec"]["replicas"] == 0

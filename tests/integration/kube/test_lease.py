@@ -199,3 +199,7 @@ async def test_never_two_leaders_whatever_the_network_does(
         candidate.proxy.plan = healthy
     await leading.until_led()
     assert leading.errors == []
+    async with asyncio.timeout(DEADLINE_S):  # each loss is told, however late
+        while [each for each in leading.now.values() if not each.may_write()] or len(leading.now) != 1:
+            leading.changed.clear()
+            await leading.changed.wait()

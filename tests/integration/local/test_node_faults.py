@@ -56,6 +56,7 @@ def test_pods_live_on_when_the_node_is_killed_and_are_found_again(
     before = mortal.container("stays")
     forced = process_of(mortal.container("forced-away"))
     ended = process_of(mortal.container("ends-unseen"))
+    assert "node ready node=mortal" in node.log.read_text()
 
     node.kill()
     go.touch()
