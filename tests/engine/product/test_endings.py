@@ -109,9 +109,10 @@ async def test_another_default_worker_image_and_its_rollback_fail_no_request_and
             assert _uids(upgraded) == _uids(before)
             assert upgraded.service is not None
             assert upgraded.service.status.worker_image == image
-            victim = upgraded.routable(Role.PREFILL)[0].name
-            chat.kubectl("delete", "pod", victim, "--wait=false")
-            await chat.until("the worker is gone", lambda view: victim not in {w.name for w in view.workers})
+            victim = upgraded.routable(Role.PREFILL)[0]
+            uid = victim.pod.metadata.uid  # the worker that replaces it may have its name before anybody looks
+            chat.kubectl("delete", "pod", victim.name, "--wait=false")
+            await chat.until("the worker is gone", lambda view: uid not in _uids(view))
             replaced = await healthy(chat)
             assert _images(replaced) == {image}
             await remote_prefill_from_now_on()
