@@ -15,6 +15,7 @@ from pointsman.kube.resources import LEASES
 from pointsman.local.control_plane import ControlPlane
 
 DEADLINE_S = 60
+HANDOVER_S = 20
 
 
 class Candidate:
@@ -38,8 +39,6 @@ class Candidate:
                     name="leader",
                     identity=f"{self.name}-{self.starts}",
                     lease_duration_s=2,
-                    renew_deadline_s=1.2,
-                    retry_period_s=0.2,
                     on_lost=lambda why: self.leading.lost(self, why),
                 )
                 async with asyncio.TaskGroup() as group:
@@ -134,13 +133,12 @@ async def test_a_clean_exit_hands_over_without_waiting_for_the_lease_to_expire(k
             namespace=namespace,
             name="handover",
             identity=identity,
-            lease_duration_s=10 * DEADLINE_S,  # so a Lease that is taken within DEADLINE_S was handed over
-            retry_period_s=0.2,
+            lease_duration_s=HANDOVER_S + 1,
         )
 
     first, second = elector("first"), elector("second")
     one = asyncio.create_task(first.run())
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(HANDOVER_S):  # a Lease that is taken so early was handed over
         await first.elected.wait()
         two = asyncio.create_task(second.run())
         one.cancel()
@@ -155,7 +153,7 @@ async def test_a_clean_exit_hands_over_without_waiting_for_the_lease_to_expire(k
 
 
 async def test_a_leader_whose_lease_is_deleted_leads_no_more(kube: Kube, namespace: str) -> None:
-    elector = Elector(kube, namespace=namespace, name="deleted", identity="a", retry_period_s=0.2)
+    elector = Elector(kube, namespace=namespace, name="deleted", identity="a", lease_duration_s=2)
     running = asyncio.create_task(elector.run())
     async with asyncio.timeout(DEADLINE_S):
         await elector.elected.wait()

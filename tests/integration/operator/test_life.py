@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from pydantic_core import from_json
 
 from pointsman.api.protocol import names
 from pointsman.api.protocol.names import Role
@@ -10,6 +11,7 @@ from pointsman.api.v1alpha1.conditions import ConditionType
 from pointsman.api.v1alpha1.workerpool import WorkerPool
 from pointsman.kube import resources
 from pointsman.kube.errors import Throttled
+from pointsman.kube.request import Target
 from waiting import eventually
 
 from .conftest import Cluster
@@ -47,7 +49,8 @@ async def test_a_service_becomes_ready_once_every_worker_proved_its_role(cluster
     pool = WorkerPool.model_validate(await cluster.kube.get(resources.WORKER_POOLS, "chat-decode", cluster.namespace))
     assert pool.status.routable == 2
     assert pool.status.selector is not None
-    scale = await cluster.kube.get(resources.WORKER_POOLS, "chat-decode", cluster.namespace, subresource="scale")
+    target = Target("get", resources.WORKER_POOLS, cluster.namespace, "chat-decode", "scale")
+    scale = from_json(await cluster.kube.requests.read(target))
     assert scale["status"] == {"replicas": 2, "selector": pool.status.selector}
     assert await cluster.until_event("WorkerRoutable")
 

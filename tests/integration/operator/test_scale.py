@@ -162,12 +162,12 @@ async def test_an_operator_killed_at_any_point_repeats_nothing_and_loses_nothing
     await cluster.create(drain={"timeoutSeconds": 300})
     for decode in (1, 3, 1, 4, 2, 3):
         await cluster.edit({"pools": {"decode": {"replicas": decode}}})
-        changes = kubelet.pods.stats().events + dice.randrange(1, 25)
+        changes = kubelet.pods.changes + dice.randrange(1, 25)
 
         def far_enough(changes: int = changes, decode: int = decode) -> bool:
             settled = len(kubelet.worker_pods(Role.DECODE, routable=True)) == len(kubelet.worker_pods(Role.DECODE))
             done = settled and len(kubelet.worker_pods(Role.DECODE)) == decode
-            return done or kubelet.pods.stats().events >= changes
+            return done or kubelet.pods.changes >= changes
 
         await cluster.until(kubelet.pods, far_enough, "the point to kill at")
         operator.kill()

@@ -106,7 +106,7 @@ def test_a_token_is_sent_as_bearer() -> None:
 async def write_secret(world: World, **keys: str) -> None:
     data = {key.replace("_", "."): base64.b64encode(text.encode()).decode() for key, text in keys.items()}
     body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": SECRET, "namespace": world.namespace}}
-    await world.kube.apply(resources.SECRETS, {**body, "data": data}, force=True)
+    await world.kube.apply(resources.SECRETS, {**body, "data": data})
 
 
 async def test_a_secret_is_read_in_the_policys_namespace_and_its_rotation_needs_no_restart(

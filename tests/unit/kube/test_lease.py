@@ -298,8 +298,8 @@ async def test_a_bug_in_the_election_is_a_loss_too(clock: FakeClock) -> None:
 
 async def test_the_lease_says_at_least_the_time_we_rely_on(clock: FakeClock) -> None:
     server = LeaseServer(clock)
-    times_s: dict[str, Any] = {"lease_duration_s": 2.4, "renew_deadline_s": 2.2, "retry_period_s": 0.2}
-    elector = Elector(server.client(Network()), namespace="n", name="l", identity="a", clock=clock, **times_s)
+    client = server.client(Network())
+    elector = Elector(client, namespace="n", name="l", identity="a", clock=clock, lease_duration_s=2.4)
     running = asyncio.create_task(elector.run())
     await clock.advance(1)
     assert server.lease is not None
@@ -307,15 +307,22 @@ async def test_the_lease_says_at_least_the_time_we_rely_on(clock: FakeClock) -> 
     running.cancel()
 
 
-def test_times_under_which_two_could_lead_are_refused() -> None:
-    def elector(**times_s: Any) -> None:
-        Elector(LeaseServer(FakeClock()).client(Network()), namespace="n", name="l", identity="a", **times_s)
-
-    with pytest.raises(ValueError, match="lease_duration_s=10 must exceed renew_deadline_s=10"):
-        elector(lease_duration_s=10, renew_deadline_s=10)
-    with pytest.raises(ValueError, match="twice retry_period_s=5"):
-        elector(retry_period_s=5)
-    elector(lease_duration_s=3)  # what is not said goes with it
+@pytest.mark.parametrize("lease_duration_s", [1.1, 15, 600])
+async def test_a_leader_stops_well_before_another_may_begin_whatever_the_duration(
+    clock: FakeClock, lease_duration_s: float
+) -> None:
+    network = Network()
+    client = LeaseServer(clock).client(network)
+    elector = Elector(client, namespace="n", name="l", identity="a", clock=clock, lease_duration_s=lease_duration_s)
+    running = asyncio.create_task(elector.run())
+    await clock.advance(lease_duration_s)
+    assert elector.still_leader()
+    network.there = lambda: None
+    await clock.advance(lease_duration_s * 0.5)
+    assert elector.still_leader(), "one request that is lost does not end it"
+    await clock.advance(lease_duration_s * 0.17)
+    assert not elector.still_leader()
+    running.cancel()
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -3,8 +3,11 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
+import aiohttp
 import certifi
 import pytest
 import yaml
@@ -39,9 +42,17 @@ def no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 async def authorization(transport: Transport) -> str | None:
-    await transport.refresh()
-    _, _, headers, _ = await transport.serialize(Call("GET", "/api", {}))
-    return headers.get("authorization")
+    """What the next request sends."""
+    sent: dict[str, str] = {}
+
+    async def call_api(_: str, __: object, headers: dict[str, str], *___: object, **____: object) -> Any:
+        sent.update(headers)
+        return SimpleNamespace(response=SimpleNamespace(status=200))
+
+    await transport.refresh()  # may make a new client
+    with patch.object(transport._client, "call_api", call_api):
+        await transport.send(Call("GET", "/api", {}), aiohttp.ClientTimeout(total=1))
+    return sent.get("authorization")
 
 
 async def test_without_any_cluster_the_message_says_where_it_was_looked_for(tmp_path: Path) -> None:
@@ -194,7 +205,7 @@ async def test_a_proxy_of_the_environment_is_not_asked_for_a_local_cluster(
 
 
 def test_the_whole_room_imports_in_less_than_90_mib() -> None:
-    rooms = "client, errors, events, lease, mirror, objects, pods, queue, resources"
+    rooms = "client, errors, events, lease, mirror, objects, pods, resources"
     # Not getrusage: a child's ru_maxrss begins with what its parent, pytest, held when it forked.
     code = f"from pointsman.kube import {rooms}; print(open('/proc/self/status').read())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

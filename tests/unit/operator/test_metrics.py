@@ -18,11 +18,11 @@ from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
 from pointsman.api.v1alpha1.elasticgroup import ElasticGroup, InstanceCounts
 from pointsman.kube.events import EventRecorder
 from pointsman.kube.mirror import MirrorStats
-from pointsman.kube.queue import QueueStats
 from pointsman.operator.announce import Announcer
 from pointsman.operator.core.elastic.manifests import service_of
 from pointsman.operator.core.elastic.news import news
 from pointsman.operator.metrics import GROUP_EVENTS, OperatorMetrics
+from pointsman.operator.work_queue import QueueStats
 
 
 def condition(kind: str, status: ConditionStatus, reason: str) -> Condition:
@@ -163,7 +163,7 @@ def test_a_look_costs_the_same_however_many_services_there_are() -> None:
 def test_objects_that_cannot_be_read_are_counted_by_resource() -> None:
     metrics = OperatorMetrics()
     found = {"pods": 0, "roleswitches.pointsman.dev": 2}
-    mirrors = {kind: partial(MirrorStats, 5, 0.0, 0, 0, 0, None, left_out) for kind, left_out in found.items()}
+    mirrors = {kind: partial(MirrorStats, 5, 0.0, left_out) for kind, left_out in found.items()}
     metrics.watch(mirrors, lambda: QueueStats(0, 0, 0, 0, 0.0))
     shown = lines(metrics, "unreadable_objects")
     assert {line.split('"')[1]: line[-3:] for line in shown} == {"pods": "0.0", "roleswitches.pointsman.dev": "2.0"}

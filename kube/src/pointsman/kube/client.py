@@ -3,16 +3,15 @@
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Literal, Self
 
 from pydantic_core import from_json
 
 from pointsman.kube.errors import Conflict, Gone, Invalid, NotFound
-from pointsman.kube.request import APPLY_PATCH, MERGE_PATCH, RequestRecord, Requests, Target
+from pointsman.kube.request import APPLY_PATCH, MERGE_PATCH, RequestRecord, Requests, Target, Verb
 from pointsman.kube.resources import Resource
-from pointsman.kube.transport import Transport, connect
-from pointsman.process.clock import SYSTEM_CLOCK, Clock
+from pointsman.kube.transport import JSON, Transport, connect
+from pointsman.process.clock import SYSTEM_CLOCK
 
 Object = dict[str, Any]
 """A Kubernetes object as JSON."""
@@ -41,18 +40,11 @@ class Kube:
     Raises, from every method, the tree in :mod:`pointsman.kube.errors`.
     """
 
-    def __init__(
-        self,
-        transport: Transport,
-        *,
-        field_manager: str = "pointsman",
-        request_timeout_s: float = REQUEST_TIMEOUT_S,
-        on_request: Callable[[RequestRecord], None] | None = None,
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
+    def __init__(self, transport: Transport, requests: Requests, field_manager: str) -> None:
+        """For :meth:`connect`."""
         self._transport = transport
         self._field_manager = field_manager
-        self.requests: Final = Requests(transport, request_timeout_s, on_request, clock)
+        self.requests: Final = requests
         """For a request that no method makes."""
 
     @classmethod
@@ -71,7 +63,7 @@ class Kube:
         Raises NotConfigured.
         """
         transport = await connect(kubeconfig, user_agent=field_manager)
-        return cls(transport, field_manager=field_manager, request_timeout_s=request_timeout_s, on_request=on_request)
+        return cls(transport, Requests(transport, request_timeout_s, on_request, SYSTEM_CLOCK), field_manager)
 
     async def close(self) -> None:
         """Close the connections; open watches end."""
@@ -80,9 +72,7 @@ class Kube:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     @property
@@ -98,17 +88,10 @@ class Kube:
     # --- reads ---
 
     async def get(
-        self,
-        resource: Resource,
-        name: str,
-        namespace: str | None = None,
-        *,
-        subresource: str | None = None,
-        timeout_s: float | None = None,
+        self, resource: Resource, name: str, namespace: str | None = None, *, timeout_s: float | None = None
     ) -> Object:
         """The object as it is now. Raises NotFound."""
-        target = Target("get", resource, namespace, name, subresource)
-        return _object(await self.requests.read(target, timeout_s=timeout_s))
+        return _object(await self.requests.read(Target("get", resource, namespace, name), timeout_s=timeout_s))
 
     async def find(
         self, resource: Resource, name: str, namespace: str | None = None, *, timeout_s: float | None = None
@@ -127,12 +110,10 @@ class Kube:
         label_selector: str | None = None,
         field_selector: str | None = None,
         limit: int = PAGE_LIMIT,
-        timeout_s: float | None = None,
     ) -> Listing:
         """All objects, read in pages of ``limit``, consistent as of one resourceVersion.
 
-        ``namespace`` None is all namespaces. ``timeout_s`` bounds each page. An expired continue token starts over
-        once.
+        ``namespace`` None is all namespaces. An expired continue token starts over once.
         """
         selectors = given(labelSelector=label_selector, fieldSelector=field_selector, limit=str(limit))
         for last_try in (False, True):
@@ -140,7 +121,7 @@ class Kube:
             query = selectors
             try:
                 while True:
-                    page: Object = from_json(await self.list_page(resource, namespace, query, timeout_s=timeout_s))
+                    page: Object = from_json(await self.list_page(resource, namespace, query))
                     items.extend(page.get("items") or ())
                     if not page["metadata"].get("continue"):
                         break
@@ -155,14 +136,12 @@ class Kube:
             item.setdefault("kind", resource.kind)
         return Listing(items, page["metadata"]["resourceVersion"])
 
-    async def list_page(
-        self, resource: Resource, namespace: str | None, query: Mapping[str, str], *, timeout_s: float | None = None
-    ) -> bytes:
+    async def list_page(self, resource: Resource, namespace: str | None, query: Mapping[str, str]) -> bytes:
         """One page of a list as the API server sent it, for those who parse it into their own models.
 
         ``query`` as in the API: ``limit``, ``continue`` … Raises Gone when the continue token has expired.
         """
-        return await self.requests.read(Target("list", resource, namespace), query, timeout_s=timeout_s)
+        return await self.requests.read(Target("list", resource, namespace), query)
 
     def watch_lines(
         self, resource: Resource, namespace: str | None, query: Mapping[str, str], *, silence_s: float
@@ -196,8 +175,7 @@ class Kube:
         """
         target = Target("create", resource, _namespace(resource, body, namespace), name, subresource)
         written = body if subresource else _typed(resource, body)
-        query = self._write_query(field_validation)
-        return _object(await self.requests.write(target, written, query, timeout_s=timeout_s))
+        return await self._write(target, written, timeout_s=timeout_s, fieldValidation=field_validation)
 
     async def apply(
         self,
@@ -206,21 +184,19 @@ class Kube:
         namespace: str | None = None,
         *,
         subresource: str | None = None,
-        force: bool = True,
         field_manager: str | None = None,
         field_validation: FieldValidation | None = None,
     ) -> Object:
-        """Server-side apply: make the object have these fields, and own them; what we owned and is absent now is
-        removed.
+        """Server-side apply: make the object have these fields, and own them, also those of other managers; what we
+        owned and is absent now is removed.
 
-        ``force`` takes fields from other managers. A ``resourceVersion`` or ``uid`` in the metadata is a precondition.
+        A ``resourceVersion`` or ``uid`` in the metadata is a precondition.
 
-        Raises Conflict (another manager's field without ``force``, or the precondition), Invalid, Forbidden.
+        Raises Conflict (the precondition), Invalid, Forbidden.
         """
-        name = body["metadata"]["name"]
-        target = Target("patch", resource, _namespace(resource, body, namespace), name, subresource)
-        query = self._write_query(field_validation, field_manager) | {"force": "true" if force else "false"}
-        return _object(await self.requests.write(target, _typed(resource, body), query, content_type=APPLY_PATCH))
+        target = _target("patch", resource, body, namespace, subresource)
+        query = given(force="true", fieldManager=field_manager, fieldValidation=field_validation)
+        return await self._write(target, _typed(resource, body), APPLY_PATCH, **query)
 
     async def patch(
         self,
@@ -244,29 +220,19 @@ class Kube:
             body = {**body, "metadata": {**body.get("metadata", {}), **metadata}}
         target = Target("patch", resource, namespace, name, subresource)
         try:
-            answer = await self.requests.write(target, body, self._write_query(), content_type=MERGE_PATCH)
+            return await self._write(target, body, MERGE_PATCH)
         except Invalid as error:
             # Another uid is a precondition that failed; to the API server it is a field that cannot be changed.
             if uid is not None and {cause.field for cause in error.causes} == {"metadata.uid"}:
                 raise Conflict(error.message, status=409, reason="Conflict", causes=error.causes) from error
             raise
-        return _object(answer)
 
-    async def replace(
-        self,
-        resource: Resource,
-        body: Mapping[str, Any],
-        namespace: str | None = None,
-        *,
-        timeout_s: float | None = None,
-    ) -> Object:
+    async def replace(self, resource: Resource, body: Mapping[str, Any], *, timeout_s: float | None = None) -> Object:
         """PUT the whole object; the ``resourceVersion`` in its metadata is the precondition.
 
         Raises NotFound, Conflict, Invalid.
         """
-        target = Target("update", resource, _namespace(resource, body, namespace), body["metadata"]["name"])
-        query = self._write_query()
-        return _object(await self.requests.write(target, _typed(resource, body), query, timeout_s=timeout_s))
+        return await self._write(_target("update", resource, body), _typed(resource, body), timeout_s=timeout_s)
 
     async def delete(
         self,
@@ -283,18 +249,15 @@ class Kube:
 
         Raises NotFound, Conflict (a precondition).
         """
-        options = given(
-            apiVersion="v1",
-            kind="DeleteOptions",
-            preconditions=given(uid=uid),
-            gracePeriodSeconds=grace_period_s,
-        )
-        await self.requests.write(Target("delete", resource, namespace, name), options)
+        options = given(preconditions=given(uid=uid), gracePeriodSeconds=grace_period_s)
+        typed = {"apiVersion": "v1", "kind": "DeleteOptions", **options}
+        await self.requests.write(Target("delete", resource, namespace, name), typed)
 
-    def _write_query(
-        self, field_validation: FieldValidation | None = None, field_manager: str | None = None
-    ) -> dict[str, str]:
-        return given(fieldManager=field_manager or self._field_manager, fieldValidation=field_validation)
+    async def _write(
+        self, target: Target, body: object, content_type: str = JSON, *, timeout_s: float | None = None, **query: Any
+    ) -> Object:
+        asked = {"fieldManager": self._field_manager, **given(**query)}
+        return _object(await self.requests.write(target, body, asked, content_type=content_type, timeout_s=timeout_s))
 
 
 def given(**fields: Any) -> dict[str, Any]:
@@ -309,6 +272,17 @@ def _namespace(resource: Resource, body: Mapping[str, Any], namespace: str | Non
     if written is not None and written != namespace:
         raise ValueError(f"{resource}: metadata.namespace is {written!r}, but the request is for {namespace!r}")
     return namespace
+
+
+def _target(
+    verb: Verb,
+    resource: Resource,
+    body: Mapping[str, Any],
+    namespace: str | None = None,
+    subresource: str | None = None,
+) -> Target:
+    """The object that ``body`` names."""
+    return Target(verb, resource, _namespace(resource, body, namespace), body["metadata"]["name"], subresource)
 
 
 def _typed(resource: Resource, body: Mapping[str, Any]) -> Object:

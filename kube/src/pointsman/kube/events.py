@@ -69,6 +69,10 @@ class _Series:
     written_at_s: float | None = None
     name: str = ""
 
+    def counted(self) -> Object:
+        """As in an Event."""
+        return {"series": {"count": self.count, "lastObservedTime": micro_time(self.last_seen)}}
+
 
 class _Buckets:
     """Token bucket per object and reason, the least recently used forgotten.
@@ -182,8 +186,7 @@ class EventRecorder:
         try:
             if series.written_count:
                 try:
-                    body = {"series": {"count": count, "lastObservedTime": micro_time(series.last_seen)}}
-                    await self._kube.patch(EVENTS, series.name, namespace, body)
+                    await self._kube.patch(EVENTS, series.name, namespace, series.counted())
                 except NotFound:  # Events are kept for an hour
                     series.name = ""
             if not series.written_count or not series.name:
@@ -199,8 +202,9 @@ class EventRecorder:
         series.written_count = count
 
     def _body(self, key: _Key, series: _Series, namespace: str) -> Object:
-        regarding = key.regarding
-        body: Object = {
+        about = key.regarding
+        regarding = {"apiVersion": about.api_version, "kind": about.kind, "name": about.name, "uid": about.uid}
+        return {
             "metadata": {"name": series.name, "namespace": namespace},
             "eventTime": micro_time(series.first_seen),
             "type": key.type,
@@ -209,18 +213,9 @@ class EventRecorder:
             "note": key.note,
             "reportingController": self._controller,
             "reportingInstance": self._instance[:REASON_LIMIT],
-            "regarding": {
-                "apiVersion": regarding.api_version,
-                "kind": regarding.kind,
-                "name": regarding.name,
-                "uid": regarding.uid,
-            },
+            "regarding": regarding | ({"namespace": about.namespace} if about.namespace else {}),
+            **(series.counted() if series.count > 1 else {}),
         }
-        if regarding.namespace:
-            body["regarding"]["namespace"] = regarding.namespace
-        if series.count > 1:
-            body["series"] = {"count": series.count, "lastObservedTime": micro_time(series.last_seen)}
-        return body
 
 
 def _event_name(regarding: str) -> str:

@@ -41,12 +41,11 @@ def candidate(name: str) -> str:
 
 @dataclass(frozen=True)
 class _Seen:
-    """A state of the Lease, and since when (our monotonic clock) we know it."""
+    """A state of the Lease, and until when (our monotonic clock) its holder may lead."""
 
     resource_version: str
     holder: str
-    duration_s: float
-    at_s: float
+    until_s: float
 
 
 class Elector:
@@ -72,26 +71,16 @@ class Elector:
         name: str,
         identity: str,
         lease_duration_s: float = LEASE_DURATION_S,
-        renew_deadline_s: float | None = None,
-        retry_period_s: float | None = None,
         on_lost: Callable[[str], None] | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """``on_lost(why)`` is called in the event loop at the moment ``lost`` is set.
 
-        Another duration alone scales the deadline and the period with it: 15 s go with 10 s and 2 s.
+        Another duration scales the deadline and the period with it: 15 s go with 10 s and 2 s.
 
-        Raises ValueError unless lease_duration_s > renew_deadline_s > 2 * retry_period_s > 0: else two may lead, or
-        one cannot keep the Lease.
+        Raises ValueError for no identity.
         """
         scale = lease_duration_s / LEASE_DURATION_S
-        renew_deadline_s = RENEW_DEADLINE_S * scale if renew_deadline_s is None else renew_deadline_s
-        retry_period_s = RETRY_PERIOD_S * scale if retry_period_s is None else retry_period_s
-        if not lease_duration_s > renew_deadline_s > 2 * retry_period_s > 0:
-            raise ValueError(
-                f"lease_duration_s={lease_duration_s:g} must exceed renew_deadline_s={renew_deadline_s:g}, "
-                f"and that twice retry_period_s={retry_period_s:g}"
-            )
         if not identity:
             raise ValueError("identity is empty: an empty holder means a released Lease")
         self.elected: Final = asyncio.Event()
@@ -103,8 +92,8 @@ class Elector:
         self._namespace = namespace
         self._name = name
         self._lease_duration_s = lease_duration_s
-        self._renew_deadline_s = renew_deadline_s
-        self._retry_period_s = retry_period_s
+        self._renew_deadline_s = RENEW_DEADLINE_S * scale
+        self._retry_period_s = RETRY_PERIOD_S * scale
         self._on_lost = on_lost
         self._clock = clock
         self._fields = {"lease": f"{namespace}/{name}", "identity": identity}
@@ -158,18 +147,15 @@ class Elector:
             await self._clock.sleep(self._retry_period_s * random.uniform(1.0, 1.2))
 
     async def _try_to_acquire(self) -> bool:
-        began_s = self._clock.monotonic_s()
         timeout_s = self._renew_deadline_s / 2
         try:
             lease = await self._kube.find(LEASES, self._name, self._namespace, timeout_s=timeout_s)
-            self._see(lease)
+            if lease is not None:  # deleted by hand while somebody may lead: what we saw last still counts for its time
+                self._see(lease)
             if self._held_by_another():
                 return False
             began_s = self._clock.monotonic_s()
-            if lease is None:
-                await self._write(None, timeout_s)
-            else:
-                await self._write(lease, timeout_s)
+            await self._write(lease, timeout_s)
         except (Conflict, AlreadyExists):
             return False  # another was faster
         except KubeError as error:
@@ -179,26 +165,17 @@ class Elector:
         # The answer may have come too late to lead on.
         return self.still_leader()
 
-    def _see(self, lease: Object | None) -> None:
-        if lease is None:
-            # Deleted by hand while somebody may lead: what we saw last still counts for its time.
-            return
+    def _see(self, lease: Object) -> None:
         version = lease["metadata"]["resourceVersion"]
-        if self._seen is not None and self._seen.resource_version == version:
-            return
-        spec = lease.get("spec") or {}
-        self._seen = _Seen(
-            resource_version=version,
-            holder=spec.get("holderIdentity") or "",
-            duration_s=float(spec.get("leaseDurationSeconds") or self._lease_duration_s),
-            at_s=self._clock.monotonic_s(),
-        )
+        if self._seen is None or self._seen.resource_version != version:
+            duration_s = float((lease.get("spec") or {}).get("leaseDurationSeconds") or self._lease_duration_s)
+            self._seen = _Seen(version, _holder(lease), self._clock.monotonic_s() + duration_s)
 
     def _held_by_another(self) -> bool:
         seen = self._seen
         if seen is None or seen.holder in ("", self.identity):
             return False
-        return self._clock.monotonic_s() < seen.at_s + seen.duration_s
+        return self._clock.monotonic_s() < seen.until_s
 
     # --- leading ---
 
@@ -219,9 +196,8 @@ class Elector:
             try:
                 if self._lease is None:
                     lease = await self._kube.get(LEASES, self._name, self._namespace, timeout_s=timeout_s)
-                    holder = (lease.get("spec") or {}).get("holderIdentity")
-                    if holder != self.identity:
-                        return f"{holder or 'nobody'} holds the lease"
+                    if _holder(lease) != self.identity:
+                        return f"{_holder(lease) or 'nobody'} holds the lease"
                     self._lease = lease
                     began_s = self._clock.monotonic_s()
                     timeout_s = max((led_until_s - began_s) / 2, 0.05)
@@ -260,17 +236,17 @@ class Elector:
     async def _release(self) -> None:
         """Empty the holder, if the Lease is still as we wrote it. Best effort: it would expire anyway."""
         try:
-            lease = self._lease or await self._kube.get(
-                LEASES, self._name, self._namespace, timeout_s=RELEASE_TIMEOUT_S
-            )
-            spec = lease["spec"]
-            if spec.get("holderIdentity") != self.identity:
+            at = (LEASES, self._name, self._namespace)
+            lease = self._lease or await self._kube.get(*at, timeout_s=RELEASE_TIMEOUT_S)
+            if _holder(lease) != self.identity:
                 return
-            released = spec | {
-                "holderIdentity": "",
-                "leaseDurationSeconds": 1,
-                "renewTime": micro_time(self._clock.now()),
-            }
+            now = micro_time(self._clock.now())
+            released = lease["spec"] | {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": now}
             await self._kube.replace(LEASES, lease | {"spec": released}, timeout_s=RELEASE_TIMEOUT_S)
         except KubeError as error:
             log.warning("lease not released, it will expire", extra=self._fields | {"why": str(error)})
+
+
+def _holder(lease: Object) -> str:
+    """Empty: nobody holds it."""
+    return str((lease.get("spec") or {}).get("holderIdentity") or "")

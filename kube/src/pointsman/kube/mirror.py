@@ -7,17 +7,17 @@ out. Shared by operator, gateway and planner.
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Generic, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, Generic, Literal, NamedTuple, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from pointsman.kube.client import PAGE_LIMIT, Kube, given
+from pointsman.kube.client import PAGE_LIMIT, Kube, Object, given
 from pointsman.kube.errors import Gone, KubeError, Unreachable, error_from_status
-from pointsman.kube.objects import KubeObject, Metadata, unreadable_fields
+from pointsman.kube.objects import KubeObject, Metadata, Slim, unreadable_fields
 from pointsman.kube.resources import Resource
 from pointsman.process.clock import SYSTEM_CLOCK, Clock
 
@@ -54,17 +54,11 @@ class MirrorStats:
     """For metrics.
 
     ``age_s``  since the API server last proved the copy current (list, event, bookmark); None before the first list
-    ``relists`` lists after the first; ``failures`` errors since the start; ``last_error`` the newest, None while the
-    watch is well
     ``unreadable`` objects that are left out because the model cannot read them
     """
 
     size: int
     age_s: float | None
-    relists: int
-    failures: int
-    events: int
-    last_error: str | None
     unreadable: int = 0
 
 
@@ -119,21 +113,20 @@ class Mirror(Generic[M]):
         self._backoff_first_s = backoff_first_s
         self._backoff_max_s = backoff_max_s
         self._clock = clock
+        self._model = model
         self._item: TypeAdapter[M] = TypeAdapter(model)
-        self._page: TypeAdapter[_Page[M]] = TypeAdapter(_Page[model])  # type: ignore[valid-type]  # known at run time only
-        self._event: TypeAdapter[_Changed[M] | _Bookmark | _Failure] = TypeAdapter(
-            # mypy knows no types made at run time.
-            Annotated[_Changed[model] | _Bookmark | _Failure, Field(discriminator="type")]  # type: ignore[arg-type,valid-type]
+        # Where the model cannot read an object, it is a dict: in a page or event the others are read all the same.
+        # mypy knows no types made at run time.
+        item: Any = Annotated[model | dict[str, Any], Field(union_mode="left_to_right")]
+        self._page: TypeAdapter[_Page[M | Object]] = TypeAdapter(_Page[item])
+        self._event: TypeAdapter[_Changed[M | Object] | _Other] = TypeAdapter(
+            Annotated[_Changed[item] | _Other, Field(discriminator="type")]
         )
         self._objects: dict[Key, M] = {}
         self._unreadable: dict[Key, Unreadable] = {}
         self._by: dict[Hashable, dict[Key, M]] = {}
         self._resource_version = ""
         self._fresh_at_s: float | None = None
-        self._lists = 0
-        self._failures = 0
-        self._events = 0
-        self._last_error: str | None = None
 
     # --- reads ---
 
@@ -173,15 +166,7 @@ class Mirror(Generic[M]):
 
     def stats(self) -> MirrorStats:
         """Figures for metrics."""
-        return MirrorStats(
-            size=self.size,
-            age_s=self.age_s,
-            relists=max(0, self._lists - 1),
-            failures=self._failures,
-            events=self._events,
-            last_error=self._last_error,
-            unreadable=len(self._unreadable),
-        )
+        return MirrorStats(self.size, self.age_s, len(self._unreadable))
 
     # --- following the API server ---
 
@@ -206,8 +191,6 @@ class Mirror(Generic[M]):
                 # As loud as can be, but a mirror that died unseen would serve stale objects for ever.
                 log.exception("mirror interrupted by an internal error", extra={"resource": str(self.resource)})
                 error = bug
-            self._failures += 1
-            self._last_error = str(error)
             if self._clock.monotonic_s() - began_s >= self._backoff_max_s:
                 failures_in_a_row = 0  # it went well for long enough
             failures_in_a_row += 1
@@ -225,62 +208,22 @@ class Mirror(Generic[M]):
         return min(self._backoff_max_s, longest_s) * random.uniform(0.5, 1.0)
 
     async def _list(self) -> None:
-        found: dict[Key, M] = {}
-        unreadable: dict[Key, Unreadable] = {}
+        found: dict[Key, M | Unreadable] = {}
         query = {**self._selectors, "limit": str(self._page_limit)}
         while True:
-            body = await self._kube.list_page(self.resource, self._namespace, query)
-            metadata, items = self._read_page(body)
-            for item in items:
-                if isinstance(item, Unreadable):
-                    unreadable[_identity(item).key] = item
-                    continue
-                if isinstance(item, dict):  # a list names its items' kind only once
-                    item.setdefault("apiVersion", self.resource.api_version)
-                    item.setdefault("kind", self.resource.kind)
+            page = self._page.validate_json(await self._kube.list_page(self.resource, self._namespace, query))
+            for item in map(self._read, page.items):
                 found[_identity(item).key] = item
-            if not metadata.continue_token:
+            if not page.metadata.continue_token:
                 break
-            query["continue"] = metadata.continue_token
-        self._lists += 1
-        self._last_error = None
-        self._resource_version = metadata.resource_version
-        for left_out in unreadable.values():
-            self._leave_out(left_out)
-        self._unreadable = unreadable
-        self._replace(found)
+            query["continue"] = page.metadata.continue_token
+        self._resource_version = page.metadata.resource_version
+        gone: dict[Key, M | Unreadable | None] = dict.fromkeys(
+            key for key in (*self._objects, *self._unreadable) if key not in found
+        )
+        self._follow(gone | found)
         self._fresh_at_s = self._clock.monotonic_s()
         self.synced.set()
-
-    def _read_page(self, body: bytes) -> "tuple[_PageMetadata, list[M | Unreadable]]":
-        """A page of a list. Raises ValidationError for what is none."""
-        try:
-            page = self._page.validate_json(body)
-        except ValidationError:
-            raw = _RAW_PAGE.validate_json(body)
-            return raw.metadata, [self._read(item) for item in raw.items]
-        return page.metadata, [*page.items]
-
-    def _read_event(self, line: bytes) -> "_Changed[M] | _LeftOut | _Bookmark | _Failure":
-        """A line of a watch. Raises ValidationError for what is no event."""
-        try:
-            return self._event.validate_json(line)
-        except ValidationError as error:
-            try:
-                raw = _RAW_EVENT.validate_json(line)
-                found = self._read(raw.object)
-            except ValidationError:
-                raise error from None
-            if not isinstance(found, Unreadable):
-                raise
-            return _LeftOut(raw.type, found)
-
-    def _read(self, item: dict[str, Any]) -> "M | Unreadable":
-        """An object, or why the model cannot read it. Raises ValidationError for what has no metadata."""
-        try:
-            return self._item.validate_json(to_json(item))
-        except ValidationError as error:
-            return Unreadable(KubeObject.model_validate(item).metadata, unreadable_fields(error))
 
     async def _watch(self) -> None:
         timeout_s = max(1, round(random.uniform(*self._watch_timeout_s)))
@@ -288,72 +231,58 @@ class Mirror(Generic[M]):
         lines = self._kube.watch_lines(self.resource, self._namespace, query, silence_s=self._silence_s)
         async with aclosing(lines):
             async for line in lines:
-                event = self._read_event(line)
-                if isinstance(event, _Failure):
+                event = self._event.validate_json(line)
+                if event.type == "ERROR":
                     raise error_from_status(event.object)
-                if isinstance(event, _Bookmark):
-                    self._resource_version = event.object.metadata.resource_version
+                if isinstance(event, _Other):
+                    self._resource_version = event.object["metadata"]["resourceVersion"]
                 else:
-                    self._events += 1
-                    self._resource_version = _identity(event.object).resource_version
-                    self._take(event.object, deleted=event.type == "DELETED")
+                    item = self._read(event.object)
+                    key, _, self._resource_version = _identity(item)
+                    self._follow({key: None if event.type == "DELETED" else item})
                 self._fresh_at_s = self._clock.monotonic_s()
 
-    def _replace(self, found: dict[Key, M]) -> None:
-        """The whole truth of a list: what is not in it is gone."""
+    def _read(self, item: M | Object) -> M | Unreadable:
+        """An object, or why the model cannot read it. Raises ValidationError for what has no metadata."""
+        if not isinstance(item, dict):
+            return item
+        if self._model is dict:  # a list names its items' kind only once
+            return cast("M", {"apiVersion": self.resource.api_version, "kind": self.resource.kind, **item})
+        try:
+            return self._item.validate_json(to_json(item))
+        except ValidationError as error:
+            return Unreadable(KubeObject.model_validate(item).metadata, unreadable_fields(error))
+
+    def _follow(self, items: Mapping[Key, M | Unreadable | None]) -> None:
+        """Have the copy follow, None for what is gone. Listeners hear of it when the copy has all of it."""
         changes: list[tuple[M | None, M | None]] = []
-        for key, old in self._objects.items():
-            new = found.get(key)
-            if new is not None and _identity(old).version == _identity(new).version:
-                found[key] = old  # unchanged: keep the object, and tell nobody
+        for key, item in items.items():
+            old, new = self._objects.get(key), None if isinstance(item, Unreadable) else item
+            if isinstance(item, Unreadable):
+                self._leave_out(key, item)
             else:
-                changes += _changes(old, new)
-        changes += [(None, new) for key, new in found.items() if key not in self._objects]
-        self._objects = found
-        self._by = {}
-        for key, item in found.items():
-            self._refile(key, None, item)
+                self._unreadable.pop(key, None)
+            if old is not None and new is not None and _identity(old) == _identity(new):
+                continue  # unchanged: keep the object, and tell nobody
+            if new is not None:
+                self._objects[key] = new
+            else:
+                self._objects.pop(key, None)
+            self._refile(key, old, new)
+            changes += _changes(old, new)
         for before, after in changes:
-            self._tell(before, after)
+            self._tell(self._on_change, before, after)
 
-    def _take(self, item: "M | Unreadable", *, deleted: bool) -> None:
-        """One event of the watch."""
-        now = _identity(item)
-        old, left_out = self._objects.get(now.key), self._unreadable.get(now.key)
-        if isinstance(item, Unreadable) and not deleted:
-            self._leave_out(item)
-            self._unreadable[now.key] = item
-        elif left_out is not None and (not deleted or left_out.metadata.uid == now.uid):
-            del self._unreadable[now.key]
-        if deleted and (old is None or _identity(old).uid != now.uid):
-            return
-        if old is not None and not isinstance(item, Unreadable) and _identity(old).version == now.version:
-            return
-        new = None if deleted or isinstance(item, Unreadable) else item
-        if new is not None:
-            self._objects[now.key] = new
-        else:
-            self._objects.pop(now.key, None)
-        self._refile(now.key, old, new)
-        for before, after in _changes(old, new):
-            self._tell(before, after)
-
-    def _leave_out(self, found: Unreadable) -> None:
+    def _leave_out(self, key: Key, found: Unreadable) -> None:
         """Tell of an object that the model cannot read, unless that was told already."""
-        key = _identity(found).key
-        before = self._unreadable.get(key)
+        before, self._unreadable[key] = self._unreadable.get(key), found
         if before is not None and (before.metadata.uid, before.why) == (found.metadata.uid, found.why):
             return
         log.warning(
             "object not readable, it is left out",
             extra={"resource": str(self.resource), "object": "/".join(filter(None, key)), "why": found.why},
         )
-        if self._on_unreadable is None:
-            return
-        try:
-            self._on_unreadable(found)
-        except Exception:
-            log.exception("listener of unreadable objects failed", extra={"resource": str(self.resource)})
+        self._tell(self._on_unreadable, found)
 
     def _refile(self, key: Key, old: M | None, new: M | None) -> None:
         """Keep the index; an object whose index key stays keeps its place in the order."""
@@ -367,61 +296,37 @@ class Mirror(Generic[M]):
         if after is not None and new is not None:
             self._by.setdefault(after, {})[key] = new
 
-    def _tell(self, old: M | None, new: M | None) -> None:
-        if self._on_change is None:
+    def _tell(self, listener: Callable[..., None] | None, *what: object) -> None:
+        if listener is None:
             return
         try:
-            self._on_change(old, new)
+            listener(*what)
         except Exception:
-            log.exception("listener of changes failed", extra={"resource": str(self.resource)})
+            log.exception("listener of a mirror failed", extra={"resource": str(self.resource)})
 
 
 class _NoAnswer(Exception):
     """What the API server sent is neither a list nor an event."""
 
 
-class _Wire(BaseModel):
-    model_config = ConfigDict(populate_by_name=True)
-
-
-class _PageMetadata(_Wire):
-    resource_version: str = Field(alias="resourceVersion")
+class _PageMetadata(Slim):
+    resource_version: str
     continue_token: str | None = Field(default=None, alias="continue")
 
 
-class _Page(_Wire, Generic[M]):
+class _Page(Slim, Generic[M]):
     metadata: _PageMetadata
     items: list[M]
 
 
-class _Changed(_Wire, Generic[M]):
+class _Changed(Slim, Generic[M]):
     type: Literal["ADDED", "MODIFIED", "DELETED"]
     object: M
 
 
-class _BookmarkObject(_Wire):
-    metadata: _PageMetadata
-
-
-class _Bookmark(_Wire):
-    type: Literal["BOOKMARK"]
-    object: _BookmarkObject
-
-
-class _Failure(_Wire):
-    type: Literal["ERROR"]
+class _Other(Slim):
+    type: Literal["BOOKMARK", "ERROR"]
     object: dict[str, Any]
-
-
-class _LeftOut(NamedTuple):
-    """An event of an object that the model cannot read."""
-
-    type: Literal["ADDED", "MODIFIED", "DELETED"]
-    object: Unreadable
-
-
-_RAW_PAGE: Final = TypeAdapter(_Page[dict[str, Any]])
-_RAW_EVENT: Final = TypeAdapter(_Changed[dict[str, Any]])
 
 
 class _Identity(NamedTuple):
@@ -430,10 +335,6 @@ class _Identity(NamedTuple):
     key: Key
     uid: str
     resource_version: str
-
-    @property
-    def version(self) -> tuple[str, str]:
-        return (self.uid, self.resource_version)
 
 
 def _identity(item: Any) -> _Identity:

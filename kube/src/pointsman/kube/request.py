@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from pointsman.kube.errors import ApiError, ServerFault, Throttled, error_from_answer
+import aiohttp
+
+from pointsman.kube.errors import ApiError, ServerFault, Throttled, Unreachable, error_from_answer
 from pointsman.kube.resources import Resource
-from pointsman.kube.transport import JSON, Call, Transport, unreachable
+from pointsman.kube.transport import JSON, Call, Transport
 from pointsman.process.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -19,6 +21,7 @@ log = logging.getLogger(__name__)
 Verb = Literal["get", "list", "watch", "create", "update", "patch", "delete"]
 """A verb as RBAC names it."""
 
+CONNECT_TIMEOUT_S: Final = 5.0
 READ_ATTEMPTS: Final = 4
 READ_BACKOFF_S: Final = 0.2
 MERGE_PATCH: Final = "application/merge-patch+json"
@@ -108,12 +111,15 @@ class Requests:
         """The lines of a stream. Raises Unreachable when it is cut or silent for ``silence_s``."""
         call = Call("GET", target.path, query)
         with self._recorded(target) as record:
-            response = await self._transport.stream(call, read_timeout_s=silence_s)
+            # Bounds the silence between two reads, not the whole.
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=silence_s)
+            with _unreachable(call, f"no answer within {silence_s:g} s"):
+                response = await self._transport.send(call, timeout)
             record.status = response.status
-        with unreachable(f"WATCH {call.path}", f"silent for {silence_s:g} s"):
+        with _unreachable(f"WATCH {call.path}", f"silent for {silence_s:g} s"):
             try:
                 if response.status != 200:
-                    raise _refusal(call, response.status, await response.read(), response.headers)
+                    raise _refusal(call, response, await response.read())
                 rest = b""
                 async for chunk in response.content.iter_any():
                     *lines, rest = (rest + chunk).split(b"\n")
@@ -125,15 +131,18 @@ class Requests:
 
     async def _send(self, target: Target, call: Call, timeout_s: float) -> bytes:
         with self._recorded(target) as record:
-            answer = await self._transport.request(call, timeout_s=timeout_s)
+            timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
+            with _unreachable(call, f"no answer within {timeout_s:g} s"):
+                async with await self._transport.send(call, timeout) as answer:
+                    body = await answer.read()
             record.status = answer.status
         for warning in answer.headers.getall("Warning", ()):  # of the form: 299 - "text"
             log.warning(
                 "warning of the API server", extra={"call": str(call), "detail": warning.split(" ", 2)[-1].strip('"')}
             )
         if not 200 <= answer.status < 300:
-            raise _refusal(call, answer.status, answer.body, answer.headers)
-        return answer.body
+            raise _refusal(call, answer, body)
+        return body
 
     @contextmanager
     def _recorded(self, target: Target) -> Iterator["_Status"]:
@@ -150,13 +159,24 @@ class Requests:
                     self._on_request(RequestRecord(**vars(made), status=record.status, duration_s=seconds))
 
 
+@contextmanager
+def _unreachable(request: object, no_answer: str) -> Iterator[None]:
+    """Raise Unreachable for what aiohttp raises; ``no_answer`` is the text for a timeout."""
+    try:
+        yield
+    except TimeoutError as error:
+        raise Unreachable(f"{request}: {no_answer}") from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise Unreachable(f"{request}: {error}") from error
+
+
 @dataclass
 class _Status:
     status: int | None = None
 
 
-def _refusal(call: Call, status: int, body: bytes, headers: Mapping[str, str]) -> ApiError:
-    return error_from_answer(status, body, request=str(call), retry_after=headers.get("Retry-After"))
+def _refusal(call: Call, answer: aiohttp.ClientResponse, body: bytes) -> ApiError:
+    return error_from_answer(answer.status, body, request=str(call), retry_after=answer.headers.get("Retry-After"))
 
 
 def _yaml(body: object) -> bytes:

@@ -11,11 +11,10 @@ import logging
 import os
 import ssl
 import urllib.request
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -25,18 +24,14 @@ from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
-from pointsman.kube.errors import NotConfigured, Unreachable
+from pointsman.kube.errors import NotConfigured
 from pointsman.process.clock import SYSTEM_CLOCK, Clock
-
-if TYPE_CHECKING:
-    from multidict import CIMultiDictProxy
 
 log = logging.getLogger(__name__)
 
 JSON: Final = "application/json"
 CREDENTIALS_REFRESH_S: Final = 60.0
 EXEC_PLUGIN_TIMEOUT_S: Final = 30.0
-CONNECT_TIMEOUT_S: Final = 5.0
 DEFAULT_NAMESPACE: Final = "default"
 _SERVICE_ACCOUNT_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
@@ -56,26 +51,6 @@ class Call:
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A whole answer of the API server."""
-
-    status: int
-    body: bytes
-    headers: "CIMultiDictProxy[str]"
-
-
-@contextmanager
-def unreachable(request: object, no_answer: str) -> Iterator[None]:
-    """Raise Unreachable for what aiohttp raises; ``no_answer`` is the text for a timeout."""
-    try:
-        yield
-    except TimeoutError as error:
-        raise Unreachable(f"{request}: {no_answer}") from error
-    except (aiohttp.ClientError, OSError) as error:
-        raise Unreachable(f"{request}: {error}") from error
 
 
 class Transport:
@@ -112,26 +87,11 @@ class Transport:
         """Close the session; open requests and watches end."""
         await self._client.close()
 
-    async def request(self, call: Call, *, timeout_s: float) -> Answer:
-        """One request and its whole answer, within ``timeout_s``. Raises Unreachable when there is none."""
-        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
-        with unreachable(call, f"no answer within {timeout_s:g} s"):
-            async with await self._send(call, timeout) as response:
-                return Answer(response.status, await response.read(), response.headers)
+    async def send(self, call: Call, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+        """Begin a request; the caller reads and closes the response. Raises what aiohttp raises.
 
-    async def stream(self, call: Call, *, read_timeout_s: float) -> aiohttp.ClientResponse:
-        """Begin a request whose answer is read as it comes; the caller closes the response.
-
-        ``read_timeout_s`` bounds the silence between two reads, not the whole.
-
-        Raises Unreachable when there is no answer.
+        Credentials that are refused are read again once: a refused request was not executed.
         """
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=read_timeout_s)
-        with unreachable(call, f"no answer within {read_timeout_s:g} s"):
-            return await self._send(call, timeout)
-
-    async def _send(self, call: Call, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
-        """Credentials that are refused are read again once: a refused request was not executed."""
         await self.refresh()
         response = await self._try(call, timeout)
         if response.status == 401 and await self.refresh(force=True):
@@ -140,13 +100,6 @@ class Transport:
         return response
 
     async def _try(self, call: Call, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
-        method, url, headers, body = await self.serialize(call)
-        answer = await self._client.call_api(method, url, headers, body, _request_timeout=timeout)
-        response: aiohttp.ClientResponse = answer.response
-        return response
-
-    async def serialize(self, call: Call) -> tuple[str, yarl.URL, dict[str, str], object]:
-        """Method, URL, headers and body as they are sent, with the credentials."""
         method, url, headers, body, _ = await self._client.param_serialize(
             call.method,
             call.path,
@@ -155,7 +108,10 @@ class Transport:
             body=call.body,
             auth_settings=["BearerToken"],
         )
-        return method, yarl.URL(url, encoded=True), headers, body
+        quoted = yarl.URL(url, encoded=True)
+        answer = await self._client.call_api(method, quoted, headers, body, _request_timeout=timeout)
+        response: aiohttp.ClientResponse = answer.response
+        return response
 
     async def refresh(self, *, force: bool = False) -> bool:
         """Read the credentials again when they are a minute old; True when they were read.
@@ -185,11 +141,7 @@ class Transport:
 
 
 async def connect(
-    kubeconfig: Path | str | None = None,
-    context: str | None = None,
-    *,
-    user_agent: str = "pointsman",
-    clock: Clock = SYSTEM_CLOCK,
+    kubeconfig: Path | str | None = None, *, user_agent: str = "pointsman", clock: Clock = SYSTEM_CLOCK
 ) -> Transport:
     """Find the cluster and who we are there.
 
@@ -198,7 +150,7 @@ async def connect(
 
     Raises NotConfigured, naming what was looked for.
     """
-    load = _loader(kubeconfig, context)
+    load = _loader(kubeconfig)
     configuration = Configuration()
     # Many clusters' CA certificates lack the key identifier that Python 3.13's strict mode demands.
     configuration.disable_strict_ssl_verification = True
@@ -214,15 +166,15 @@ async def connect(
         raise NotConfigured(f"the cluster's configuration cannot be used: {error}") from error
 
 
-def _loader(kubeconfig: Path | str | None, context: str | None) -> Loader:
+def _loader(kubeconfig: Path | str | None) -> Loader:
     named = str(kubeconfig) if kubeconfig is not None else os.environ.get("KUBECONFIG", "")
     if named:
-        return _KubeconfigLoader(named, context)
+        return _KubeconfigLoader(named)
     if os.environ.get("KUBERNETES_SERVICE_HOST"):
         return _load_service_account
     home = Path("~/.kube/config").expanduser()
     if home.exists():
-        return _KubeconfigLoader(str(home), context)
+        return _KubeconfigLoader(str(home))
     raise NotConfigured(
         "no cluster is configured: KUBECONFIG is not set, this is no pod (KUBERNETES_SERVICE_HOST is not set), "
         f"and {home} does not exist"
@@ -250,10 +202,9 @@ async def _load_service_account(configuration: Configuration) -> None:
 class _KubeconfigLoader:
     """Loads one or several kubeconfig files (separated as in PATH), again when they were rewritten."""
 
-    def __init__(self, files: str, context: str | None) -> None:
+    def __init__(self, files: str) -> None:
         self._files = files
         self._paths = [Path(path).expanduser() for path in files.split(os.pathsep) if path]
-        self._context = context
         # The loader remembers when an exec plugin's or identity provider's token ends.
         self._loader: Any = None
         self._seen: tuple[int, ...] = ()
@@ -271,10 +222,7 @@ class _KubeconfigLoader:
         try:
             if self._loader is None or seen != self._seen:
                 self._loader = await load_kube_config(
-                    config_file=self._files,
-                    context=self._context,
-                    client_configuration=configuration,
-                    persist_config=False,
+                    config_file=self._files, client_configuration=configuration, persist_config=False
                 )
                 self._seen = seen
             else:

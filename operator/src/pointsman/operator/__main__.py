@@ -19,7 +19,6 @@ from pointsman.kube.events import EventRecorder
 from pointsman.kube.lease import RELEASED, Elector, candidate
 from pointsman.kube.mirror import Mirror, Unreadable
 from pointsman.kube.pods import Pod, ServiceKey, label_key, service_key
-from pointsman.kube.queue import WorkQueue
 from pointsman.kube.resources import Resource
 from pointsman.operator import handlers
 from pointsman.operator.announce import Announcer
@@ -39,6 +38,7 @@ from pointsman.operator.policies import PolicyKey, PolicyReports
 from pointsman.operator.reconcile import Reconciler, plan_key, switch_key
 from pointsman.operator.settings import OperatorSettings
 from pointsman.operator.streams import PrefillStreams
+from pointsman.operator.work_queue import WorkQueue
 from pointsman.process.entry import run_process
 from pointsman.process.health import HealthServer
 from pointsman.process.lifetime import Lifetime

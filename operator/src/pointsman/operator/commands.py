@@ -8,7 +8,6 @@ from typing import Final
 
 from pointsman.api.v1alpha1.conditions import Reason
 from pointsman.kube.pods import ServiceKey
-from pointsman.kube.queue import WorkQueue
 from pointsman.operator.announce import Announcer
 from pointsman.operator.control import ControlClient
 from pointsman.operator.core import actions as act
@@ -17,6 +16,7 @@ from pointsman.operator.core.problems import Problem
 from pointsman.operator.core.snapshot import Service
 from pointsman.operator.errors import ControlFailed, NotLeading
 from pointsman.operator.metrics import OperatorMetrics
+from pointsman.operator.work_queue import WorkQueue
 from pointsman.process.clock import SYSTEM_CLOCK, Clock
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,6 @@ from pointsman.kube.client import Kube
 from pointsman.kube.errors import Conflict, Forbidden, Invalid, NotFound
 from pointsman.kube.mirror import Mirror
 from pointsman.kube.pods import Pod, ServiceKey
-from pointsman.kube.queue import WorkQueue
 from pointsman.operator.announce import Announcer
 from pointsman.operator.apply import Writer
 from pointsman.operator.children import make_all, make_network_policies
@@ -60,6 +59,7 @@ from pointsman.operator.observe import (
 )
 from pointsman.operator.plan_inputs import PlanInputs
 from pointsman.operator.policies import PolicyKey
+from pointsman.operator.work_queue import WorkQueue
 from pointsman.process.clock import SYSTEM_CLOCK, Clock
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,6 @@ from pointsman.kube import resources
 from pointsman.kube.client import Object
 from pointsman.kube.errors import Forbidden, Invalid, NotFound
 from pointsman.kube.pods import ServiceKey
-from pointsman.kube.queue import WorkQueue
 from pointsman.operator.announce import Announcer
 from pointsman.operator.apply import Writer
 from pointsman.operator.children import Children
@@ -31,6 +30,7 @@ from pointsman.operator.errors import NameConflict, StreamNotDeleted
 from pointsman.operator.metrics import OperatorMetrics
 from pointsman.operator.refusals import Refusals, what_of
 from pointsman.operator.streams import PrefillStreams
+from pointsman.operator.work_queue import WorkQueue
 from pointsman.process.clock import SYSTEM_CLOCK, Clock
 
 log = logging.getLogger(__name__)

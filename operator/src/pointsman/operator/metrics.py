@@ -13,8 +13,8 @@ from pointsman.api.v1alpha1.llmservice import LLMService
 from pointsman.api.v1alpha1.plan import PlanPhase, PlanReason
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase, SwitchReason
 from pointsman.kube.mirror import MirrorStats
-from pointsman.kube.queue import QueueStats
 from pointsman.kube.request import RequestRecord
+from pointsman.operator.work_queue import QueueStats
 
 _OF_SERVICE: Final = ("namespace", "service")
 _OfKind = tuple[str, str, str]  # namespace, name and kind of an object

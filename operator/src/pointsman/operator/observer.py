@@ -15,7 +15,6 @@ from pointsman.kube import resources
 from pointsman.kube.client import Kube, Object
 from pointsman.kube.mirror import Mirror
 from pointsman.kube.pods import Pod, ServiceKey, label_key
-from pointsman.kube.queue import WorkQueue
 from pointsman.operator.announce import Announcer
 from pointsman.operator.commands import Commands
 from pointsman.operator.control import ControlClient
@@ -45,6 +44,7 @@ from pointsman.operator.node_requests import NodeRequests
 from pointsman.operator.observe import gateway_of, is_gateway, is_of_group, worker_of
 from pointsman.operator.plan_inputs import PlanInputs
 from pointsman.operator.state_queries import StateQueries
+from pointsman.operator.work_queue import WorkQueue
 from pointsman.operator.worker_polls import WorkerPolls
 from pointsman.process.clock import SYSTEM_CLOCK, Clock
 from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET

@@ -17,7 +17,6 @@ from pointsman.api.v1alpha1.roleswitch import RoleSwitch
 from pointsman.kube import resources
 from pointsman.kube.errors import Conflict
 from pointsman.kube.pods import ServiceKey
-from pointsman.kube.queue import WorkQueue
 from pointsman.operator.announce import Announcer
 from pointsman.operator.commands import Commands
 from pointsman.operator.core import actions as act
@@ -40,6 +39,7 @@ from pointsman.operator.observe import service_of
 from pointsman.operator.observer import Inputs, Memory, Observer
 from pointsman.operator.policies import PolicyKey
 from pointsman.operator.refusals import RETRY_S
+from pointsman.operator.work_queue import WorkQueue
 from pointsman.process.clock import SYSTEM_CLOCK, Clock
 from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET
 

@@ -47,14 +47,10 @@ class WorkQueue(Generic[K]):
         self,
         *,
         clock: Clock = SYSTEM_CLOCK,
-        backoff_first_s: float = BACKOFF_FIRST_S,
-        backoff_max_s: float = BACKOFF_MAX_S,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         """``jitter`` gives a number in [0, 1): the part of a back-off's last fifth that is taken."""
         self._clock = clock
-        self._backoff_first_s = backoff_first_s
-        self._backoff_max_s = backoff_max_s
         self._jitter = jitter
         self._ready: dict[K, float] = {}  # in order of arrival; the value is since when
         self._running: set[K] = set()
@@ -120,7 +116,7 @@ class WorkQueue(Generic[K]):
         """The key's work failed: it comes back after its back-off, whose seconds are returned."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         # The exponent is bounded so that a key that fails for weeks does not overflow a float.
-        delay_s = min(self._backoff_max_s, self._backoff_first_s * 2.0 ** min(failures - 1, 32))
+        delay_s = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2.0 ** min(failures - 1, 32))
         delay_s *= 1 - self._jitter() / 5
         self._finish(key)
         self.add_later(key, delay_s)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes.clock import FakeClock
-from pointsman.kube.queue import QueueClosed, QueueStats, WorkQueue
+from pointsman.operator.work_queue import QueueClosed, QueueStats, WorkQueue
 
 
 @pytest.fixture
