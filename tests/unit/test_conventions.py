@@ -8,21 +8,27 @@ import pytest
 
 from messages.found import ROOT
 
-STILL_IMPORT = ("tests/unit/planner/", "tests/integration/planner/", "tests/engine/")
-"""Folders whose tests still import from one another: what they share is not parted from the tests yet."""
 FOREIGN = ("aiohttp.test_utils",)
 
 
 def test_no_test_module_imports_another() -> None:
+    modules = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
     found = [
         f"{path.relative_to(ROOT)}: {module}"
         for path in sorted((ROOT / "tests").rglob("*.py"))
-        if not str(path.relative_to(ROOT)).startswith(STILL_IMPORT)
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ImportFrom) and (module := node.module or "").rpartition(".")[2].startswith("test_")
-        if module not in FOREIGN
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for module in _imported(node)
+        if module not in FOREIGN and modules & set(module.split("."))
     ]
     assert found == []
+
+
+def _imported(node: ast.Import | ast.ImportFrom) -> list[str]:
+    """Every module that it may import: ``from . import name`` and ``from package import name`` too."""
+    if isinstance(node, ast.Import):
+        return [each.name for each in node.names]
+    return [node.module or "", *(f"{node.module or ''}.{each.name}" for each in node.names)]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from engine.product.test_elastic_groups import Group
+from engine.product.elastic_service import Group
 from pointsman.api.v1alpha1.plan import Plan, PlanPhase
 from pointsman.local.cluster import LocalCluster
 from pointsman.local.engine.models import ModelSize, ensure_model

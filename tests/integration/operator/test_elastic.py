@@ -2,12 +2,10 @@
 
 import asyncio
 import re
-from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 
-from pointsman.api.v1alpha1.elasticgroup import ElasticGroup
+from integration.operator.elastic_groups import NAME, create, plan, status
 from pointsman.api.v1alpha1.plan import Plan, PlanPhase
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.kube import resources
@@ -16,26 +14,6 @@ from waiting import eventually
 
 from .conftest import Cluster
 from .plan_objects import policy
-
-NAME = "long-chat"
-
-
-async def create(cluster: Cluster, **spec: Any) -> None:
-    """A group of two instances and one gateway."""
-    body = {
-        "metadata": {"name": NAME},
-        "spec": {
-            "model": {"source": "hf://test/tiny"},
-            "instances": {"replicas": 2, "maxReplicas": 4},
-            "gateway": {"replicas": 1},
-            **spec,
-        },
-    }
-    await cluster.kube.create(resources.ELASTIC_GROUPS, body, cluster.namespace, field_validation="Strict")
-
-
-async def status(cluster: Cluster) -> ElasticGroup:
-    return ElasticGroup.model_validate(await cluster.kube.get(resources.ELASTIC_GROUPS, NAME, cluster.namespace))
 
 
 def applied(cluster: Cluster, what: str) -> int:
@@ -133,28 +111,6 @@ async def test_a_service_of_the_same_name_is_told_whose_the_objects_are(cluster:
 
     await cluster.until(cluster.services, refused, "the service says that the name is taken")
     assert "ElasticGroup" in str([item.message for item in cluster.services.objects()[0].status.conditions])
-
-
-async def plan(cluster: Cluster, sequence: int, instances: int) -> str:
-    """What the planner writes for the group."""
-    now, found = datetime.now(UTC), await status(cluster)
-    owner = {"apiVersion": found.api_version, "kind": found.kind, "name": NAME, "uid": found.metadata.uid}
-    body = {
-        "metadata": {"name": f"{NAME}-{sequence:05}", "ownerReferences": [owner]},
-        "spec": {
-            "serviceRef": {"kind": "ElasticGroup", "name": NAME},
-            "sequence": sequence,
-            "mode": Mode.ACTIVE,
-            "observedAt": now.isoformat(),
-            "instances": {"replicas": instances},
-            "changesLayout": True,
-            "reason": "InstancesShort",
-            "message": "more requests",
-            "expiresAt": (now + timedelta(seconds=60)).isoformat(),
-        },
-    }
-    await cluster.kube.create(resources.PLANS, body, cluster.namespace, field_validation="Strict")
-    return str(body["metadata"]["name"])  # type: ignore[index]
 
 
 async def phase(cluster: Cluster, name: str) -> PlanPhase | None:

@@ -22,7 +22,7 @@ from pointsman.kube.client import Object
 from pointsman.local.control_plane import ControlPlane
 from waiting import eventually
 
-from . import test_elastic as groups
+from . import elastic_groups as groups
 from .conftest import Cluster
 from .plan_objects import layout, plan
 

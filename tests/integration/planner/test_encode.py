@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from prometheus_client import CollectorRegistry
 
+from integration.planner.live_loads import LIGHT, explained
 from pointsman.api.protocol import names
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.plan import Plan
@@ -13,7 +14,6 @@ from pointsman.workers.metrics import WorkerMetrics
 from waiting import eventually
 
 from .conftest import ONLY_SWITCHES, GatewayPage, World
-from .test_live_loop import LIGHT, explained
 
 IMAGES_EACH, IMAGE_S = 3, 0.1
 

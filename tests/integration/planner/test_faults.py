@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
+from integration.planner.live_loads import LONG, SHORT, healthy
 from pointsman.api.protocol import names
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
 from pointsman.api.v1alpha1.plan import PlanPhase
@@ -18,7 +19,6 @@ from pointsman.process.clock import SystemClock
 from waiting import eventually
 
 from .conftest import World
-from .test_live_loop import LONG, SHORT, healthy
 
 
 @asynccontextmanager

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from prometheus_client import Counter, Gauge
 
+from integration.planner.live_loads import explained
 from pointsman.api.protocol import metrics as named
 from pointsman.api.protocol import names
 from pointsman.api.v1alpha1.conditions import ConditionStatus
@@ -16,7 +17,6 @@ from pointsman.serving.elastic.step_sums import TERMS, StepSums
 from waiting import eventually
 
 from .conftest import World
-from .test_live_loop import explained
 
 SLOTS = 20_000
 

@@ -13,6 +13,7 @@ from prometheus_client import generate_latest
 
 from fixtures.log_text import log_text
 from fixtures.prometheus_server import PrometheusServer, running_prometheus
+from integration.planner.live_loads import LONG, health, healthy
 from pointsman.api.protocol import metrics as named
 from pointsman.api.v1alpha1.conditions import ConditionStatus
 from pointsman.local.addresses import free_port
@@ -28,7 +29,6 @@ from pointsman.planner.season_history import with_history
 from waiting import eventually
 
 from .conftest import CONTENT_TYPE, ONLY_SWITCHES, Page, World
-from .test_live_loop import LONG, health, healthy
 
 DEADLINE_S = 120.0
 POLICY = Path(__file__).parents[3] / "examples" / "policies" / "chat.yaml"

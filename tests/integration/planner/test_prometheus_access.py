@@ -14,6 +14,7 @@ import pytest
 
 from fixtures.certificates import Authority
 from fixtures.prometheus_server import PASSWORD, PrometheusServer, running_prometheus
+from integration.planner.live_loads import health, healthy
 from pointsman.api.v1alpha1.conditions import ConditionStatus
 from pointsman.kube import resources
 from pointsman.planner.core.metrics.prometheus_access import Access
@@ -22,7 +23,6 @@ from pointsman.planner.prometheus import Prometheus
 from waiting import eventually
 
 from .conftest import DEADLINE_S, World
-from .test_live_loop import health, healthy
 
 AUTHORITY = Authority()
 SECRET = "pointsman-prometheus"

@@ -12,6 +12,7 @@ import pytest
 from fixtures.audit import audit_mark, missing_rights, used_rights
 from fixtures.chart_accounts import ChartAccount, chart_account, watched
 from fixtures.control_plane_process import ControlPlaneProcess
+from integration.planner.live_loads import LONG, earlier_plan
 from pointsman.api.protocol import names
 from pointsman.api.v1alpha1.elasticgroup import ElasticGroup
 from pointsman.api.v1alpha1.plan import PlanPhase
@@ -22,7 +23,6 @@ from pointsman.planner.plan_writer import KEPT_PLANS
 from waiting import eventually
 
 from .conftest import World
-from .test_live_loop import LONG, earlier_plan
 
 GROUP = "long-chat"
 

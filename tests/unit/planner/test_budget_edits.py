@@ -9,7 +9,7 @@ from pointsman.planner.core.decide import decide
 from pointsman.planner.core.layout.choose import SHORT as SHORTAGES
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Bounds, Policy, Reason, RoutingNumbers
-from unit.planner.test_decide import LLAMA_8B_H100, LONG, SHORT, observed, workers
+from unit.planner.scenes import LLAMA_8B_H100, LONG, SHORT, observed, workers
 
 SCALING = Policy(mode=Mode.ACTIVE, max_gpus=16, prefill=Bounds(1, 9), decode=Bounds(1, 9))
 

@@ -30,8 +30,8 @@ from pointsman.planner.core.workload.seasonality import SeasonalForecast
 from pointsman.planner.explain.explanation import Told, explanation
 from pointsman.planner.memory import Last, last_to_json
 from pointsman.serving.flow_control import FlowBounds
-from unit.planner.test_decide import LLAMA_8B_H100, LONG, observed
-from unit.planner.test_plan_ledger import DECISION, plan
+from unit.planner.plans import DECISION, plan
+from unit.planner.scenes import LLAMA_8B_H100, LONG, observed
 
 EASY = replace(LONG, arrivals_per_s=15.0)
 ROOM = Policy(mode=Mode.ACTIVE, max_gpus=10, prefill=Bounds(1, 8), decode=Bounds(1, 8))

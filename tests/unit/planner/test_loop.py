@@ -16,10 +16,8 @@ from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.llmservice import LLMService
 from pointsman.api.v1alpha1.plan import Plan
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
-from pointsman.kube.errors import Invalid, KubeError, Unreachable
-from pointsman.kube.resources import Resource
+from pointsman.kube.errors import Invalid, Unreachable
 from pointsman.planner import loop, loops, memory, source
-from pointsman.planner.core.metrics.observe import Reading
 from pointsman.planner.core.metrics.prometheus_vector import Vector
 from pointsman.planner.core.state import State
 from pointsman.planner.core.tuning import SHIPPED
@@ -35,60 +33,10 @@ from pointsman.planner.core.types import (
 )
 from pointsman.planner.metrics import PlannerMetrics
 from pointsman.serving.flow_control import FlowBounds
-from unit.planner.test_own_metrics import shown
-from unit.planner.test_plan_ledger import NOW
-from unit.planner.test_steady_time import Hands
-
-KEY = ("default", "chat")
-TICK_S = 2.5
-READING = Reading({}, {}, TICK_S)
-
-
-def manifest(kind: str, uid: str, spec: dict[str, Any]) -> dict[str, Any]:
-    metadata = {"name": "chat", "namespace": "default", "uid": uid, "resourceVersion": "1", "generation": 1}
-    return {"apiVersion": "pointsman.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}
-
-
-@dataclass
-class Api:
-    """What is written, and the ConfigMaps that are there."""
-
-    writes: int = 0
-    published: list[dict[str, Any]] = field(default_factory=list)
-    created: list[dict[str, Any]] = field(default_factory=list)
-    applied: list[dict[str, Any]] = field(default_factory=list)
-    config_maps: dict[str, dict[str, Any]] = field(default_factory=dict)
-    saves: int = 0
-    refuses: bool = False
-    routing_refusal: KubeError | None = None
-    undeclared: frozenset[str] = frozenset()  # fields of routing that the CRD does not have
-
-    async def find(self, _: Resource, name: str, __: str) -> dict[str, Any] | None:
-        return self.config_maps.get(name)
-
-    async def create(self, _: Resource, body: dict[str, Any]) -> dict[str, Any]:
-        self.created.append(body)
-        self.writes += 1
-        return body
-
-    async def apply(self, _: Resource, body: dict[str, Any], **__: Any) -> dict[str, Any]:
-        if self.refuses:
-            raise Unreachable("the network")
-        if self.routing_refusal is not None and "routing" in body.get("status", {}):
-            raise self.routing_refusal
-        undeclared = self.undeclared & body.get("status", {}).get("routing", {}).keys()
-        if undeclared:
-            raise Invalid(f".status.routing.{min(undeclared)}: field not declared in schema", status=500)
-        self.writes += 1
-        if "routing" in body.get("status", {}):
-            self.published.append(body["status"]["routing"])
-            return {**body, "metadata": {"resourceVersion": str(1 + len(self.published))}}  # the mirror shows 1
-        if body["kind"] == "ConfigMap":
-            self.config_maps[body["metadata"]["name"]] = body
-            self.saves += 1
-        else:
-            self.applied.append(body)
-        return body
+from unit.planner.hands import Hands
+from unit.planner.loop_api import KEY, READING, TICK_S, Api, manifest
+from unit.planner.own_metrics import shown
+from unit.planner.plans import NOW
 
 
 @dataclass

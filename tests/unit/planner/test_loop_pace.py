@@ -21,8 +21,8 @@ from pointsman.planner.routing_publisher import RoutingPublisher
 from pointsman.planner.scraper import Scraper
 from pointsman.planner.source import Source
 from pointsman.process.clock import SYSTEM_CLOCK
-from unit.planner.test_decide import LONG, observed
-from unit.planner.test_plan_ledger import policy
+from unit.planner.plans import policy
+from unit.planner.scenes import LONG, observed
 
 NO_PLANS = cast(PlanWriter, SimpleNamespace())
 NO_ROUTING = cast(RoutingPublisher, SimpleNamespace())

@@ -15,7 +15,7 @@ from pointsman.planner.core.types import Bounds, EngineSample, Load, Observation
 from pointsman.planner.core.workload.prefix_cache_hits import Prefixes
 from pointsman.planner.core.workload.seasonality import Season
 from pointsman.planner.memory import from_json, to_json
-from unit.planner.test_decide import LONG, POLICY, SHORT, observed, workers
+from unit.planner.scenes import LONG, POLICY, SHORT, observed, workers
 
 MOST_BYTES = 640 * 1024
 """Of a state, as docs/planner/decisions.md says; a ConfigMap holds 1 MiB."""

@@ -5,7 +5,6 @@ from dataclasses import replace
 from prometheus_client import generate_latest
 
 from pointsman.api.protocol.names import Role
-from pointsman.planner.core.metrics.exposition import parse
 from pointsman.planner.core.types import (
     Decision,
     Load,
@@ -19,6 +18,7 @@ from pointsman.planner.core.types import (
 )
 from pointsman.planner.metrics import PlannerMetrics
 from pointsman.serving.flow_control import FlowBounds
+from unit.planner.own_metrics import shown
 
 POLICY = Policy(objectives=Objectives(1000, 50, ttft_ms_per_prompt_token=0.5, attainment=0.9), max_gpus=8)
 ROUTING = RoutingNumbers(512, 32, FlowBounds(8192, None, 700))
@@ -29,12 +29,6 @@ WORKERS = (
 )
 SEEN = Observation(100, 5, 1, WORKERS, ROUTING, load=Load(3, prompt_tokens=600))
 DECIDED = Decision(Reason.STEADY, "enough", 1, 2, ROUTING, inputs=(("ratePerSecond", 3.0), ("held", 0.0)))
-
-
-def shown(metrics: PlannerMetrics, name: str) -> dict[tuple[str, ...], float]:
-    """The values of a family by its labels but for the service's."""
-    family = parse(generate_latest(metrics.registry).decode()).get(f"pointsman_planner_{name}", {})
-    return {tuple(v for k, v in labels if k not in ("namespace", "service")): value for labels, value in family.items()}
 
 
 def test_a_look_is_shown_with_objectives_budget_workers_and_the_numbers_in_force() -> None:

@@ -21,7 +21,7 @@ from pointsman.planner.replay import command as replay
 from pointsman.planner.replay.policy_files import load_policy
 from pointsman.planner.replay.record_command import parse as record
 from pointsman.planner.settings import PlannerSettings
-from unit.planner.test_by_hand import LOAD, POLICY, decided
+from unit.planner.by_hand import LOAD, POLICY, decided
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "docs" / "planner"

@@ -12,7 +12,7 @@ from pointsman.planner.core.decide import decide
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Bounds, Policy, Worker, WorkerCondition
 from pointsman.planner.policies import planner_policy, policy_of
-from unit.planner.test_decide import LLAMA_8B_H100, POLICY, SHORT, observed, workers
+from unit.planner.scenes import LLAMA_8B_H100, POLICY, SHORT, observed, workers
 
 PLAIN: dict[str, Any] = {"objectives": {"ttftMs": 1500, "tpotMs": 40}, "budget": {"maxGpus": 8}}
 

@@ -26,8 +26,8 @@ from pointsman.planner.core.types import (
 )
 from pointsman.planner.core.virtual_fleet import VirtualFleet
 from pointsman.planner.memory import from_json, to_json
-from unit.planner.sizing.test_operating_point import point
-from unit.planner.test_decide import LLAMA_8B_H100, LONG, POLICY, SHORT, observed
+from unit.planner.operating_points import point
+from unit.planner.scenes import LLAMA_8B_H100, LONG, POLICY, SHORT, observed
 
 CAPTURES = Path(__file__).parent / "captures"
 FREE = replace(POLICY, mode=Mode.SHADOW, max_gpus=16, scale_out=True, role_switch=False)

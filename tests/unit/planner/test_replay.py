@@ -11,14 +11,8 @@ import pytest
 from pointsman.planner.replay import command
 from pointsman.planner.replay.command import main
 from pointsman.planner.replay.table import figure_rows
+from unit.planner.replay_policy import POLICY
 
-POLICY = """
-objectives: {ttftMs: 1500, tpotMs: 40}
-budget: {maxGpus: 6}
-actions: {scaleIn: {stabilizationSeconds: 60}}
-metrics: {intervalSeconds: 5}
-performance: {table: {model: meta-llama/Meta-Llama-3.1-8B, gpu: h100_sxm}}
-"""
 SMALL = "step:low=2,high=10,up_s=60,down_s=150,duration_s=200"
 TRACES = Path(__file__).parent / "traces"
 ROOT = Path(__file__).parents[3]

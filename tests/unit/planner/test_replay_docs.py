@@ -11,7 +11,7 @@ import yaml
 from bench.replays import REPLAYS, _arguments, readme
 
 from pointsman.planner.replay import command, page, pictures
-from unit.planner.elastic.test_replay_group import STEP, group, plan
+from unit.planner.elastic.replay_scenes import STEP, group, plan
 
 ROOT = Path(__file__).parents[3]
 

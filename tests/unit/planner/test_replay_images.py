@@ -15,7 +15,7 @@ from pointsman.planner.replay.generators import generate, named_shape
 from pointsman.planner.replay.requests import faster, first, superposed
 from pointsman.planner.replay.summary import digest
 from pointsman.planner.replay.trace_files import load_trace, write_trace
-from unit.planner.test_replay import POLICY
+from unit.planner.replay_policy import POLICY
 
 MOONCAKE = """\
 {"timestamp": 0, "input_length": 700, "output_length": 20, "hash_ids": [1, 2], "images": 3}

@@ -1,32 +1,9 @@
 """The planner's time goes on whatever becomes of the wall clock."""
 
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from pointsman.planner.steady_time import SteadyTime
-from pointsman.process.clock import SystemClock, Timer
-
-BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-class Hands(SystemClock):
-    """Clocks that a test sets."""
-
-    def __init__(self) -> None:
-        self.wall, self.passed_s = BEGIN, 1000.0
-
-    def monotonic_s(self) -> float:
-        return self.passed_s
-
-    def now(self) -> datetime:
-        return self.wall
-
-    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
-        raise NotImplementedError
-
-    def go(self, seconds: float) -> None:
-        self.passed_s += seconds
-        self.wall += timedelta(seconds=seconds)
+from unit.planner.hands import BEGIN, Hands
 
 
 def test_it_is_the_wall_clock_until_that_is_set() -> None:

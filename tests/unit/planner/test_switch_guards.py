@@ -6,7 +6,7 @@ from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.plannerpolicy import RoleSwitchAction
 from pointsman.planner.core.switch_guards import History, SwitchRecord, against_switch, switches_at_a_time
 from pointsman.planner.core.types import Policy, Switch
-from unit.planner.test_decide import SHORT, observed
+from unit.planner.scenes import SHORT, observed
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pointsman.planner.core.sizing.operating_point import OperatingPoint, operat
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Decision, Load, Objectives, Service
 from pointsman.planner.core.unreachable_objectives import out_of_reach, same_share
-from unit.planner.test_decide import LLAMA_8B_H100, LONG, POLICY, SHORT, observed, run
+from unit.planner.scenes import LLAMA_8B_H100, LONG, POLICY, SHORT, observed, run
 
 GENEROUS = Objectives(ttft_ms=2000, tpot_ms=40)
 

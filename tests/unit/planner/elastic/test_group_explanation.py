@@ -12,7 +12,7 @@ from pointsman.planner import group_memory, memory
 from pointsman.planner.core.elastic.decide import GroupState, decide
 from pointsman.planner.explain.group import GroupTold, group_explanation
 from pointsman.planner.group_memory import GroupLast
-from unit.planner.elastic.test_group_decide import BOUNDS, HEAVY, POLICY, seen
+from unit.planner.elastic.scenes import BOUNDS, HEAVY, POLICY, seen
 
 OWNER = {"uid": "u"}
 

@@ -13,9 +13,9 @@ from pointsman.kube.resources import Resource
 from pointsman.planner import group_loop, loops
 from pointsman.planner.group_loop import GroupPlanner
 from pointsman.planner.metrics import PlannerMetrics
-from unit.planner.test_loop import KEY, READING, Api, manifest
-from unit.planner.test_own_metrics import shown
-from unit.planner.test_steady_time import Hands
+from unit.planner.hands import Hands
+from unit.planner.loop_api import KEY, READING, Api, manifest
+from unit.planner.own_metrics import shown
 
 
 class Forgetful(Api):

@@ -3,7 +3,6 @@
 import json
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 import yaml
 
 from pointsman.planner.replay.command import main
+from unit.planner.elastic.replay_scenes import STEP, group, plan
 
 POLICY = """
 objectives: {ttftMs: 1000, tpotMs: 40}
@@ -19,46 +19,6 @@ actions: {scaleIn: {stabilizationSeconds: 60}}
 metrics: {intervalSeconds: 5}
 """
 RISE = "step:low=1,high=5,up_s=30,down_s=90,duration_s=240,prompt_tokens=1000,output_tokens=20"
-PREFILLS = [
-    {"degree": 1, "alphaMs": 5, "betaMsPerToken": 0.2, "gammaMsPerSquaredToken": 1e-6, "errorPercent": 3},
-    {"degree": 2, "alphaMs": 7, "betaMsPerToken": 0.11, "gammaMsPerSquaredToken": 6e-7, "errorPercent": 3},
-]
-
-
-def group(**status: Any) -> dict[str, Any]:
-    """As ``kubectl get eg long-chat -o yaml`` prints it."""
-    return {
-        "apiVersion": "pointsman.dev/v1alpha1",
-        "kind": "ElasticGroup",
-        "metadata": {"name": "long-chat", "namespace": "default", "uid": "u", "managedFields": []},
-        "spec": {
-            "model": {"source": "hf://test/tiny"},
-            "instances": {"replicas": 1, "maxReplicas": 4},
-            "parallelism": {"maxDegree": 2},
-        },
-        "status": {
-            "instances": {"joined": 2}, "slots": {"total": 120_000, "free": 7}, "latencyModel": PREFILLS, **status
-        },
-    }  # fmt: skip
-
-
-def plan(sequence: int, inputs: Mapping[str, float], name: str = "long-chat") -> dict[str, Any]:
-    """One of the group's, as in a cluster."""
-    return {
-        "apiVersion": "pointsman.dev/v1alpha1",
-        "kind": "Plan",
-        "metadata": {"name": f"{name}-{sequence}", "namespace": "default", "uid": f"p{sequence}"},
-        "spec": {
-            "serviceRef": {"kind": "ElasticGroup", "name": name, "uid": "u"},
-            "sequence": sequence, "mode": "Active", "observedAt": "2026-11-27T01:00:00Z", "changesLayout": True,
-            "instances": {"replicas": 2}, "reason": "InstancesShort", "message": "x",
-            "expiresAt": "2026-11-27T01:10:00Z",
-            "inputs": [{"name": key, "value": f"{value:g}"} for key, value in inputs.items()],
-        },
-    }  # fmt: skip
-
-
-STEP = {"stepSeconds": 0.01, "stepSecondsPerRequest": 0.001}
 
 
 @pytest.fixture(scope="module")

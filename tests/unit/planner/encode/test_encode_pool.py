@@ -28,7 +28,7 @@ from pointsman.planner.core.types import (
     WorkerCondition,
 )
 from pointsman.planner.memory import from_json, to_json
-from unit.planner.test_decide import LLAMA_8B_H100, observed
+from unit.planner.scenes import LLAMA_8B_H100, observed
 
 TICK_S = 2.5
 POLICY = Policy(

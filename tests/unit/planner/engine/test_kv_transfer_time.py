@@ -11,10 +11,10 @@ from pointsman.planner.replay.generators import generate, named_shape
 from pointsman.planner.simulator.baselines import PLANNERS
 from pointsman.planner.simulator.simulate import simulate
 from pointsman.planner.simulator.types import Network, Result, Simulation
+from unit.planner.operating_points import point
+from unit.planner.scenes import LLAMA_8B_H100, LONG, observed
+from unit.planner.scenes import POLICY as LIVE_POLICY
 from unit.planner.simulator.scenes import ENGINE, POLICY
-from unit.planner.sizing.test_operating_point import point
-from unit.planner.test_decide import LLAMA_8B_H100, LONG, observed
-from unit.planner.test_decide import POLICY as LIVE_POLICY
 
 
 def test_pulls_that_share_the_network_are_no_slower_network() -> None:

@@ -22,7 +22,7 @@ from pointsman.planner.core.types import (
     WorkerCondition,
 )
 from pointsman.planner.memory import from_json, to_json
-from unit.planner.sizing.test_pool_targets import ENGINE, POLICY, TICK_S
+from unit.planner.sizing.forecast_scenes import ENGINE, POLICY, TICK_S
 
 Starts = Mapping[str, tuple[float, float]]
 """By name: when a worker begins to start, and when it serves."""

@@ -23,7 +23,7 @@ from pointsman.planner.core.types import (
     Worker,
     WorkerCondition,
 )
-from unit.planner.test_decide import LLAMA_8B_H100, LONG, SHORT, observed, workers
+from unit.planner.scenes import LLAMA_8B_H100, LONG, SHORT, observed, workers
 
 GOAL = 0.95
 Numbers = tuple[str, ...]

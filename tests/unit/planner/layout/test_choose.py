@@ -14,8 +14,8 @@ from pointsman.planner.core.sizing.pool_targets import Targets
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Bounds, Decision, Layout, Observation, Policy, Reason, Worker, WorkerCondition
 from pointsman.planner.core.workload.request_lengths import Lengths
-from unit.planner.sizing.test_operating_point import point
-from unit.planner.test_decide import LONG, POLICY, observed
+from unit.planner.operating_points import point
+from unit.planner.scenes import LONG, POLICY, observed
 
 SCALES = replace(
     POLICY, role_switch=False, scale_in=True, scale_out=True, max_gpus=16, prefill=Bounds(1, 9), decode=Bounds(1, 9)

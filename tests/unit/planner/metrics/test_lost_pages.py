@@ -29,7 +29,7 @@ from pointsman.planner.core.types import (
     Worker,
     WorkerCondition,
 )
-from unit.planner.test_decide import LLAMA_8B_H100
+from unit.planner.scenes import LLAMA_8B_H100
 
 GATEWAYS = ("g0", "g1", "g2")
 WORKERS = ("p0", "p1", "d0", "d1", "d2")

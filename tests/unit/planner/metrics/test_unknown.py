@@ -23,7 +23,7 @@ from pointsman.planner.core.types import (
     Service,
     Uncached,
 )
-from unit.planner.test_decide import LLAMA_8B_H100, LONG, SHORT, workers
+from unit.planner.scenes import LLAMA_8B_H100, LONG, SHORT, workers
 
 POLICY = Policy(mode=Mode.ACTIVE, max_gpus=14, prefill=Bounds(1, 8), decode=Bounds(1, 8), scale_in_stabilization_s=60)
 LOADS = {

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from pointsman.planner.core.routing.flow_bounds import flow_bounds, in_words
 from pointsman.planner.core.types import Observation, Policy, RoutingNumbers, Service
 from pointsman.serving.flow_control import UNBOUNDED, FlowBounds
-from unit.planner.sizing.test_operating_point import point
-from unit.planner.test_decide import observed
+from unit.planner.operating_points import point
+from unit.planner.scenes import observed
 
 POLICY = Policy()
 ROUTING = RoutingNumbers(512, 32)

@@ -16,8 +16,8 @@ from pointsman.planner.core.routing.prefill_threshold import threshold
 from pointsman.planner.core.sizing.operating_point import OperatingPoint, Prompts
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Policy, RoutingNumbers, Service
-from unit.planner.sizing.test_operating_point import point
-from unit.planner.test_decide import LLAMA_8B_H100, POLICY, SHORT, observed
+from unit.planner.operating_points import point
+from unit.planner.scenes import LLAMA_8B_H100, POLICY, SHORT, observed
 
 BESIDE_LOCAL = tuple((n / 20, 1.5 * n, 0.03) for n in range(1, 20))  # share of time left for steps, batch, seconds
 LOOK_S = 5.0

@@ -7,7 +7,7 @@ import pytest
 from pointsman.planner.core.engine.performance_model import LinearModel
 from pointsman.planner.core.routing.prefill_token_budget import prefill_token_budget
 from pointsman.planner.core.types import Policy, RoutingNumbers
-from unit.planner.test_decide import observed
+from unit.planner.scenes import observed
 
 # 0.1 ms a token and nothing else, so that 8192 tokens take 819.2 ms.
 MODEL = LinearModel(prefill_a=0, prefill_b=0.1, prefill_c=0, decode_d0=5, decode_d1=0, decode_d2=0)

@@ -10,7 +10,7 @@ from pointsman.planner.core.routing.publication import Publication, changes, is_
 from pointsman.planner.core.tuning import SHIPPED
 from pointsman.planner.core.types import Decision, Objectives, Policy, Reason, RoutingNumbers, Service
 from pointsman.serving.flow_control import UNBOUNDED, FlowBounds
-from unit.planner.test_decide import observed
+from unit.planner.scenes import observed
 
 IN_FORCE = RoutingNumbers(512, 32, FlowBounds(1000, 12, 800))
 TIGHTER = replace(IN_FORCE, flow=FlowBounds(700, 12, 800))

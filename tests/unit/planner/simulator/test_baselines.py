@@ -20,8 +20,8 @@ from pointsman.planner.simulator.baselines.pointsman import PARTS, PresentRate, 
 from pointsman.planner.simulator.baselines.static import static
 from pointsman.planner.simulator.simulate import simulate
 from pointsman.planner.simulator.types import Leads, Outcome, Result, Simulation, Trace
+from unit.planner.scenes import LLAMA_8B_H100
 from unit.planner.simulator.scenes import ENGINE, POLICY
-from unit.planner.test_decide import LLAMA_8B_H100
 
 SLOW = replace(
     ENGINE,

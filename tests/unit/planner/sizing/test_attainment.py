@@ -15,8 +15,8 @@ from pointsman.planner.core.engine.performance_model import LinearModel
 from pointsman.planner.core.sizing.demand import deviations, late_share, reachable_attainment
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Bounds, Load
-from unit.planner.sizing.test_operating_point import point
-from unit.planner.test_decide import POLICY, observed
+from unit.planner.operating_points import point
+from unit.planner.scenes import POLICY, observed
 
 ATTAINMENTS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)
 NEEDS = ("prefillNeededNow", "decodeNeededNow", "prefillNeeded", "decodeNeeded", "prefillKept", "decodeKept")

@@ -6,8 +6,8 @@ from pointsman.api.protocol.names import Role
 from pointsman.planner.core.sizing.backlog import most_queued, prefill_wait_ms, waiting
 from pointsman.planner.core.types import Observation, RoutingNumbers, Service
 from pointsman.serving.flow_control import FlowBounds
-from unit.planner.sizing.test_operating_point import point
-from unit.planner.test_decide import observed
+from unit.planner.operating_points import point
+from unit.planner.scenes import observed
 
 AT = replace(point(), batch=10.0)
 

@@ -22,7 +22,7 @@ from pointsman.planner.core.sizing.pool_targets import (
 from pointsman.planner.core.tuning import SHIPPED
 from pointsman.planner.core.types import Layout, Objectives
 from pointsman.planner.core.workload.arrival_forecast import RateForecaster, Trend
-from unit.planner.sizing.test_operating_point import point
+from unit.planner.operating_points import point
 
 TICK_S = 2.5
 LEAD_S = 60.0

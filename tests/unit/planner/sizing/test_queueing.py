@@ -8,18 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pointsman.planner.core.sizing.queueing import delayed_wait_s, erlang_c, lost_share
-from unit.planner.test_decide import LLAMA_8B_H100
-
-
-def simulated_waits(servers: int, rate: float, services: list[float], arrivals: int, seed: int) -> list[float]:
-    """Waiting times of M/G/c, by events."""
-    rng, free, now, waits = random.Random(seed), [0.0] * servers, 0.0, []
-    for _ in range(arrivals):
-        now += rng.expovariate(rate)
-        start = max(now, heapq.heappop(free))
-        waits.append(start - now)
-        heapq.heappush(free, start + rng.choice(services))
-    return waits[arrivals // 10 :]
+from unit.planner.scenes import LLAMA_8B_H100
+from unit.planner.sizing.simulated_queue import simulated_waits
 
 
 def test_erlang_c_agrees_with_known_values() -> None:

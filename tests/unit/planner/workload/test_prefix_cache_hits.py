@@ -11,7 +11,7 @@ from pointsman.planner.core.state import State, learn
 from pointsman.planner.core.types import EngineSample, Load, Objectives, Policy, Uncached
 from pointsman.planner.core.workload.prefix_cache_hits import NOTHING_CACHED, Prefixes
 from pointsman.planner.core.workload.request_lengths import Lengths
-from unit.planner.test_decide import LLAMA_8B_H100, observed
+from unit.planner.scenes import LLAMA_8B_H100, observed
 
 # A hundred conversations a window: four of five turns go on where they were, with 256 tokens that are new.
 TURNS = Uncached(
