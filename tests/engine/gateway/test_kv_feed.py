@@ -18,6 +18,7 @@ import pytest
 from engine.gateway.conftest import TOKEN, entry, give_role, running_decode_workers
 from fixtures.engines import MODEL, Engines, RunningEngine
 from fixtures.gateways import Gateway, connected, gateway_process
+from pointsman.api.protocol import headers
 from pointsman.api.protocol.control import KV_EVENTS_PATH
 from pointsman.api.protocol.kv_feed import Blocks, Frame, FrameReader, Increment, Stored
 from pointsman.api.protocol.names import Role
@@ -40,18 +41,23 @@ def prompt(seed: int) -> list[int]:
     return [rng.randrange(10, 250) for _ in range(20 * BLOCK)]
 
 
-async def ask(client: openai.AsyncOpenAI, seed: int, **more: Any) -> None:
-    """Have a prompt computed, so that its blocks are in the cache."""
-    await client.completions.create(
+async def ask(client: openai.AsyncOpenAI, seed: int, **more: Any) -> str | None:
+    """Have a prompt computed, so that its blocks are in the cache; the request's id."""
+    answer = await client.completions.with_raw_response.create(
         model=MODEL, prompt=prompt(seed), max_tokens=1, temperature=0.0, extra_body=more or None
     )
+    return answer.headers.get(headers.REQUEST_ID)
 
 
 async def overlap(gateway: Gateway, seed: int, **more: Any) -> tuple[str, int]:
     """The worker that the gateway chooses for a prompt, and the tokens that it believes are cached there."""
-    await ask(gateway.client, seed, **more)
-    chosen = gateway.of.logged("worker chosen")[-1]
+    chosen = (await gateway.logged("worker chosen", request_id=await ask(gateway.client, seed, **more)))[-1]
     return chosen["worker"], chosen["overlap_tokens"]
+
+
+def followed(gateway: Gateway) -> set[str]:
+    """Names of the workers whose caches it knows."""
+    return {line["worker"] for line in gateway.of.logged("kv events followed")}
 
 
 async def indexed_blocks(gateway: Gateway) -> float:
@@ -78,7 +84,7 @@ async def test_gateways_that_start_after_the_workers_know_their_caches_and_keep_
         for gateway in gateways:
             await gateway.knows(*workers)
             await eventually(
-                lambda gateway=gateway: len(gateway.of.logged("kv events followed")) == 2,  # type: ignore[misc]
+                lambda gateway=gateway: followed(gateway) == {worker.name for worker in workers},  # type: ignore[misc]
                 "the caches of both workers are known",
             )
         known = (workers[1].name, 20 * BLOCK)
@@ -114,8 +120,8 @@ async def test_only_who_has_the_services_token_reads_the_feed_and_it_holds_no_to
 ) -> None:
     url = workers[0].url + KV_EVENTS_PATH
     async with aiohttp.ClientSession() as session:
-        for headers in ({}, {"Authorization": "Bearer another-token"}):
-            async with session.get(url, headers=headers) as answer:
+        for credential in ({}, {"Authorization": "Bearer another-token"}):
+            async with session.get(url, headers=credential) as answer:
                 assert answer.status == 401
         async with openai.AsyncOpenAI(base_url=workers[0].openai_url, api_key="none", max_retries=0) as direct:
             await ask(direct, 30)
@@ -142,7 +148,7 @@ async def test_only_who_has_the_services_token_reads_the_feed_and_it_holds_no_to
 async def _read(answer: aiohttp.ClientResponse, is_last: Callable[[Frame], bool]) -> tuple[bytes, int]:
     """All bytes of the feed until a frame that ``is_last``, and the blocks in them."""
     frames, raw, blocks = FrameReader(), b"", 0
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while True:
             data = await answer.content.readany()
             raw += data

@@ -7,6 +7,7 @@ import pytest
 from engine.gateway.conftest import Stage
 from fixtures.engines import MODEL
 from pointsman.api.protocol import headers
+from waiting import eventually
 
 MESSAGES = [{"role": "user", "content": "Which line is free?"}]
 
@@ -21,7 +22,13 @@ async def test_responses_are_answered_and_streamed_by_the_engine(stage: Stage) -
         kinds.append(event.type)
         text += event.delta if event.type == "response.output_text.delta" else ""
     assert (text, kinds[-1]) == (whole.output_text, "response.completed")
-    lines = [line for line in stage.gateway.logs if line.get("endpoint") == "responses"]
+    lines: list[dict[str, Any]] = []
+
+    def both_logged() -> bool:
+        lines[:] = stage.gateway.of.logged("request", endpoint="responses")
+        return len(lines) == 2
+
+    await eventually(both_logged, "both requests are logged")
     assert {line["output_tokens"] for line in lines} == {8}
     assert all(line["prompt_tokens"] == whole.usage.input_tokens for line in lines)
 

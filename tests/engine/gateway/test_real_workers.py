@@ -165,9 +165,9 @@ async def test_a_known_prefix_goes_to_the_worker_that_holds_it(stage: Stage) -> 
         first = (await stage.gateway.client.completions.with_raw_response.create(**ask)).headers["X-Pointsman-Worker"]
 
         async def hits(ask: dict[str, Any] = ask) -> bool:
-            await stage.gateway.client.completions.create(**ask)
-            chosen = [line for line in stage.gateway.logs if line["message"] == "worker chosen"]
-            return bool(chosen[-1]["overlap_tokens"] >= 512)
+            answer = await stage.gateway.client.completions.with_raw_response.create(**ask)
+            chosen = (await stage.gateway.logged("worker chosen", request_id=answer.headers["X-Request-Id"]))[-1]
+            return bool(chosen["overlap_tokens"] >= 512)
 
         await eventually(hits, "the index knows the blocks of the prompt")
         again = [

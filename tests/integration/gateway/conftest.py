@@ -11,6 +11,7 @@ import pytest
 from fixtures.gateways import Entry, Gateway, GatewayProcess, connected, gateway_process
 from fixtures.plain_tokenizer import make_tokenizer
 from integration.gateway.stand_in_worker import TOKEN, StandInWorker, running
+from pointsman.serving.flow_control import FlowBounds
 from waiting import eventually
 
 ROUTING = {"maxLocalPrefillTokens": 123, "maxPrefillQueueSize": 4}
@@ -47,10 +48,16 @@ class Room:
 
 
 async def bounded(gateway: Gateway, workers: Sequence[StandInWorker | Entry], **bounds: int) -> None:
-    """These workers and bounds are in force."""
-    seen = len(gateway.of.logged("flow control"))
+    """These workers and bounds are in force, which were not before."""
+    names = {
+        "pendingTokensPerPrefillWorker": "pending_tokens_per_prefill_worker",
+        "decodingPerDecodeWorker": "decoding_per_decode_worker",
+        "slackMilliseconds": "slack_ms",
+    }
+    said = str(FlowBounds(**{names[name]: bound for name, bound in bounds.items()}))
+    seen = len(gateway.of.logged("flow control", bounds=said))
     gateway.write_endpoints(workers, routing=ROUTING | bounds)
-    await eventually(lambda: len(gateway.of.logged("flow control")) > seen, "the bounds are known")
+    await eventually(lambda: len(gateway.of.logged("flow control", bounds=said)) > seen, "the bounds are known")
 
 
 async def held(gateway: Gateway, count: int) -> None:

@@ -135,7 +135,7 @@ async def test_a_request_that_no_handler_takes_is_found_by_its_id_and_counted(ro
     for code, reason in (("not_served", "invalid-request"), ("unauthorized", "unauthorized")):
         series = f'pointsman_gateway_failures_total{{reason="{reason}",service="chat"}}'
         assert after[series] - before.get(series, 0) == 1
-        (line,) = gateway.of.logged("request", request_id=f"find-{code}")
+        (line,) = await gateway.logged("request", request_id=f"find-{code}")
         assert line["path"] == asked[code]
 
 
@@ -155,7 +155,7 @@ async def test_a_body_over_the_limit_is_413_with_the_limit_and_the_way_to_raise_
     assert "larger than 1 MiB" in error["message"]
     assert "spec.gateway.limits.maxBodyMiB" in error["message"]
     assert await code_count(gateway, 413) == 1
-    (line,) = gateway.of.logged("request", request_id="mine")
+    (line,) = await gateway.logged("request", request_id="mine")
     assert (line["status"], line["outcome"]) == (413, "invalid-request")
 
 

@@ -31,7 +31,7 @@ async def read_by_both(process: GatewayProcess, *, is_earlier: bool) -> None:
         prometheus.scrape({"gateway": process.url.removeprefix("http://")}, "models")
         query = 'pointsman_gateway_in_flight{pod="gateway",service="chat"}'
         await eventually(lambda: bool(prometheus.query(query)), "Prometheus has the gateway's samples")
-    async with Scraper(2.0) as scraper:
+    async with Scraper(60.0) as scraper:
         for _ in range(2):
             await scraper.scrape({"gateway": f"{process.url}/metrics"})
         assert scraper.reading("gateway") is not None

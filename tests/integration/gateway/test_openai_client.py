@@ -272,7 +272,7 @@ async def test_chats_go_as_they_are_to_an_engine_that_renders_them_differently(r
     answer = await gateway.client.chat.completions.create(model=SERVED_NAME, messages=CONVERSATION, max_tokens=4)
     assert answer.choices[0].message.content == worker.tokenizer.decode(worker.output(chat_prompt(worker), 4))
     assert [seen.path for seen in worker.seen] == ["/v1/chat/completions"]
-    assert gateway.of.logged("model known")[-1]["doubt"] == "the engine renders probe conversation 0 differently"
+    assert await gateway.logged("model known", doubt="the engine renders probe conversation 0 differently")
     await gateway.client.completions.create(model=SERVED_NAME, prompt="texts are not concerned", max_tokens=1)
     assert worker.seen[-1].path == "/v1/completions"
     assert isinstance(worker.seen[-1].body["prompt"], list)
@@ -296,8 +296,7 @@ async def test_request_ids_thresholds_and_provenance_travel_and_the_clients_own_
     assert answer.headers["X-Pointsman-Worker"] == "decode-0"
     assert answer.headers["X-Pointsman-Prefill"] == "local"
     assert answer.parse().id == "cmpl-my-id.7"
-    await eventually(lambda: gateway.of.logged("request", request_id="my-id.7"), "the answer is logged")
-    (line,) = gateway.of.logged("request", request_id="my-id.7")
+    (line,) = await gateway.logged("request", request_id="my-id.7")
     assert (line["status"], line["worker"], line["prefill"], line["output_tokens"]) == (200, "decode-0", "local", 1)
 
 

@@ -131,7 +131,7 @@ async def test_a_response_is_passed_on_as_it_came_with_its_trace_and_counted(
     assert (seen.headers[headers.REQUEST_ID], seen.headers["traceparent"]) == ("of-this-response", TRACE)
     assert headers.VERIFICATION not in seen.headers
     assert await counted(gateway, "pointsman_gateway_requests_total", endpoint="responses", code="200") == before + 1
-    (line,) = gateway.of.logged("request", request_id="of-this-response")
+    (line,) = await gateway.logged("request", request_id="of-this-response")
     assert (line["prompt_tokens"], line["output_tokens"], line["verbatim"]) == (5, 2, "responses")
 
 
@@ -272,9 +272,8 @@ async def test_a_defect_in_a_stream_that_has_begun_is_an_error_event_and_no_seco
     assert (told["type"], told["message"]) == ("error", "The gateway failed on this request.")
     assert told["sequence_number"] == 4
     request_id = answer.headers[headers.REQUEST_ID]
-    await eventually(lambda: gateway.of.logged("request", request_id=request_id), "the answer is logged")
-    assert gateway.of.logged("stream failed with an internal error", request_id=request_id)
-    (line,) = gateway.of.logged("request", request_id=request_id)
+    assert await gateway.logged("stream failed with an internal error", request_id=request_id)
+    (line,) = await gateway.logged("request", request_id=request_id)
     assert (line["status"], line["outcome"]) == (200, "internal")
 
 
