@@ -276,7 +276,7 @@ async def test_a_plan_that_nobody_wants_any_more_is_withdrawn_while_it_awaits_ap
         load.cancel()
     (withdrawal,) = withdrawals()
     assert withdrawal.spec.withdraws == asked
-    assert withdrawal.spec.reason == "NoLongerWanted"
+    assert withdrawal.spec.reason == "Withdrawn"
     assert not withdrawal.spec.changes_layout
     assert "2P3D has not been needed for" in withdrawal.spec.message
 

@@ -81,10 +81,10 @@ def test_a_plan_that_the_planner_withdraws_ends_unless_a_person_has_answered() -
     asked = plan(it, 3, 2, switches=1, approval={"required": True})
     it.reconcile()
     why = "it was not wanted for 120 s"
-    wish: dict[str, Any] = {"changesLayout": False, "reason": "NoLongerWanted", "message": why}
+    wish: dict[str, Any] = {"changesLayout": False, "reason": "Withdrawn", "message": why}
     withdrawal = plan(it, 2, 3, withdraws=asked.name, **wish)
     assert it.run(30)
-    assert status(it, asked) == (PlanPhase.SUPERSEDED, PlanReason.NO_LONGER_WANTED)
+    assert status(it, asked) == (PlanPhase.SUPERSEDED, PlanReason.WITHDRAWN)
     assert it.plans[asked.uid].status.message == f"withdrawn by plan chat-00002: {why}"
     assert status(it, withdrawal) == (PlanPhase.COMPLETED, PlanReason.DONE)
     assert not it.switches

@@ -303,7 +303,7 @@ def withdrawn_at(loads: Sequence[Load | None], policy: Policy, awaiting: tuple[i
         seen = observed(2.5 * tick, load, awaiting_approval=Layout(*awaiting))
         state, decision, _ = decide(state, seen, policy, seen.at_s, LLAMA_8B_H100)
         if decision.withdraws:
-            assert decision.reason is Reason.NO_LONGER_WANTED
+            assert decision.reason is Reason.WITHDRAWN
             assert not decision.changes_layout
             found.append(seen.at_s)
     return found

@@ -28,13 +28,13 @@ WORKERS = (
     Worker("c", Role.DECODE, WorkerCondition.STARTING, gpus=2),
 )
 SEEN = Observation(100, 5, 1, WORKERS, ROUTING, load=Load(3, prompt_tokens=600))
-DECIDED = Decision(Reason.STEADY, "enough", 1, 2, ROUTING, inputs=(("ratePerSecond", 3.0), ("held", 0.0)))
+DECIDED = Decision(Reason.STEADY, "enough", 1, 2, ROUTING, inputs=(("ratePerSecond", 3.0), ("backlog", 0.0)))
 
 
 def test_a_look_is_shown_with_objectives_budget_workers_and_the_numbers_in_force() -> None:
     metrics = PlannerMetrics()
     metrics.ticked("models", "chat", SEEN, DECIDED, POLICY)
-    assert shown(metrics, "input") == {("ratePerSecond",): 3, ("held",): 0}
+    assert shown(metrics, "input") == {("ratePerSecond",): 3, ("backlog",): 0}
     assert shown(metrics, "ttft_objective_seconds") == {(): 1.3}
     assert shown(metrics, "tpot_objective_seconds") == {(): 0.05}
     assert shown(metrics, "attainment_objective") == {(): 0.9}
@@ -48,6 +48,19 @@ def test_a_look_is_shown_with_objectives_budget_workers_and_the_numbers_in_force
         ("pendingTokensPerPrefillWorker",): 8192,
         ("slackMilliseconds",): 700,
     }
+
+
+def test_what_was_renamed_is_shown_under_both_names_for_one_version() -> None:
+    metrics, queued = PlannerMetrics(), (("queuedRequests", 4.0),)
+    withdrawn = replace(DECIDED, reason=Reason.WITHDRAWN, inputs=queued)
+    metrics.ticked("models", "chat", SEEN, withdrawn, POLICY)
+    metrics.planned("models", "chat", withdrawn.reason)
+    metrics.planned("models", "chat", Reason.BOTH_SHORT)
+    assert shown(metrics, "input") == {("queuedRequests",): 4, ("held",): 4}
+    for family in ("ticks_total", "plans_total"):
+        counts = shown(metrics, family)
+        assert (counts["Withdrawn",], counts["NoLongerWanted",]) == (1, 1)
+    assert shown(metrics, "plans_total")["BothShort",] == 1
 
 
 def test_what_was_known_and_is_not_any_more_is_absent_and_not_what_it_was() -> None:
@@ -73,8 +86,9 @@ def test_every_reason_is_counted_from_zero_so_that_the_first_of_it_is_an_increas
     metrics.ticked("models", "chat", SEEN, DECIDED, POLICY)
     metrics.planned("models", "chat", Reason.THRESHOLD)
     ticks, plans = shown(metrics, "ticks_total"), shown(metrics, "plans_total")
-    assert ticks == {(reason.value,): float(reason is Reason.STEADY) for reason in Reason}
-    assert plans == {(reason.value,): float(reason is Reason.THRESHOLD) for reason in Reason}
+    reasons = {*Reason, "NoLongerWanted"}
+    assert ticks == {(reason,): float(reason == Reason.STEADY) for reason in reasons}
+    assert plans == {(reason,): float(reason == Reason.THRESHOLD) for reason in reasons}
 
 
 def test_health_has_one_reason_at_a_time() -> None:

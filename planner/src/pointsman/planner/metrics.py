@@ -4,7 +4,7 @@ Documented by ``docs/planner/metrics.md``. What is unknown is absent, neither 0 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -21,6 +21,10 @@ from pointsman.planner.core.types import (
 )
 
 _Labels = tuple[str, ...]
+
+_FORMER_INPUTS: Final[Mapping[str, str]] = {"queuedRequests": "held"}
+_FORMER_REASONS: Final[Mapping[str, str]] = {Reason.WITHDRAWN: "NoLongerWanted"}
+"""Names of the version before, written for one version more: alerts and dashboards of users may have them."""
 
 
 class PlannerMetrics:
@@ -88,13 +92,14 @@ class PlannerMetrics:
         self._aims(key, observation.seen, policy, sum(instance.gpus for instance in observation.instances))
 
     def _decided(self, key: tuple[str, str], reason: Reason, inputs: Sequence[tuple[str, float]]) -> None:
-        for each in Reason:  # 0 from the start: else the first of a reason is no increase
-            self._of(self._ticks, *key, each.value)
-            self._of(self._plans, *key, each.value)
+        for each in (*Reason, *_FORMER_REASONS.values()):  # 0 from the start: else the first of a reason is no increase
+            self._of(self._ticks, *key, str(each))
+            self._of(self._plans, *key, str(each))
         for each in (Reason.FLOW_CONTROL, Reason.THRESHOLD):
             self._of(self._published, *key, each.value)
-        self._of(self._ticks, *key, reason.value).inc()
-        self._show(self._inputs, key, {(name,): value for name, value in inputs})
+        for name in _names(reason, _FORMER_REASONS):
+            self._of(self._ticks, *key, name).inc()
+        self._show(self._inputs, key, {(name,): value for of, value in inputs for name in _names(of, _FORMER_INPUTS)})
 
     def _aims(self, key: tuple[str, str], observation: Observation, policy: Policy, gpus: int) -> None:
         self._show(self._gpus, key, {(): float(gpus)})
@@ -106,7 +111,8 @@ class PlannerMetrics:
 
     def planned(self, namespace: str, service: str, reason: str) -> None:
         """A plan was written."""
-        self._of(self._plans, namespace, service, reason).inc()
+        for name in _names(reason, _FORMER_REASONS):
+            self._of(self._plans, namespace, service, name).inc()
 
     def published(self, namespace: str, service: str, reason: str) -> None:
         """Routing numbers were published."""
@@ -148,6 +154,10 @@ class PlannerMetrics:
     def _of(self, family: Counter | Gauge, *labels: str) -> Any:
         self._shown.setdefault(family, set()).add(labels)
         return family.labels(*labels)
+
+
+def _names(name: str, former: Mapping[str, str]) -> list[str]:
+    return [name, former[name]] if name in former else [name]
 
 
 def _ttft_s(objectives: Objectives, observation: Observation) -> dict[_Labels, float]:

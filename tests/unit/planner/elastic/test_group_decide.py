@@ -135,7 +135,7 @@ def test_a_plan_that_waits_for_a_person_is_not_made_again_and_is_withdrawn_when_
     withdrawn = [number for number, each in enumerate(decisions) if each.withdraws]
     assert withdrawn
     assert withdrawn[0] * TICK_S >= POLICY.scale_in_stabilization_s
-    assert decisions[withdrawn[0]].reason is Reason.NO_LONGER_WANTED
+    assert decisions[withdrawn[0]].reason is Reason.WITHDRAWN
 
 
 def test_a_decision_says_its_numbers_and_what_else_was_considered() -> None:

@@ -51,7 +51,7 @@ class PlanReason(StrEnum):
     SCALING = "Scaling"
     DONE = "Done"
     NEWER_PLAN = "NewerPlan"
-    NO_LONGER_WANTED = "NoLongerWanted"  # withdrawn by the planner before a person answered
+    WITHDRAWN = "Withdrawn"  # withdrawn by the planner before a person answered
     DENIED = "Denied"
     EXPIRED = "Expired"
     SWITCH_FAILED = "SwitchFailed"

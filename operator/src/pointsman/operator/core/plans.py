@@ -122,7 +122,7 @@ def gate(plan: Plan, at: Gate) -> Held | None:
     withdrawal = next((other for other in at.plans if other.spec.withdraws == plan.name), None)
     if withdrawal is not None and unanswered and not began:
         message = text.withdrawn(withdrawal.name, withdrawal.spec.message)
-        return PlanPhase.SUPERSEDED, PlanReason.NO_LONGER_WANTED, message
+        return PlanPhase.SUPERSEDED, PlanReason.WITHDRAWN, message
     if not began and at.now_s >= plan.spec.expires_at.timestamp():
         message = text.expired(plan.spec.approval.required, plan.spec.expires_at)
         return PlanPhase.EXPIRED, PlanReason.EXPIRED, message

@@ -323,7 +323,7 @@ class Reason(StrEnum):
     STALE_METRICS = "StaleMetrics"
     PLAN_IN_PROGRESS = "PlanInProgress"
     AWAITING_APPROVAL = "AwaitingApproval"  # a person has the plan for what is still wanted
-    NO_LONGER_WANTED = "NoLongerWanted"  # … and for what is not: the plan is withdrawn
+    WITHDRAWN = "Withdrawn"  # … and for what is not: the plan is withdrawn
     SWITCH_DEFERRED = "SwitchDeferred"  # another split would be better, but a guard (dwell, rate, certainty) waits
     THRESHOLD = "Threshold"
     FLOW_CONTROL = "FlowControl"  # from when on gateways hold requests back

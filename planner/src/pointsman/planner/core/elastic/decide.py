@@ -258,5 +258,5 @@ def _awaiting(
     if unwanted_s < policy.scale_in_stabilization_s:
         return replace(state, unwanted_s=unwanted_s), decision
     message = groups.withdrawn(asked, unwanted_s, decision.message)
-    withdrawn = replace(decision, reason=Reason.NO_LONGER_WANTED, message=message, withdraws=True)
+    withdrawn = replace(decision, reason=Reason.WITHDRAWN, message=message, withdraws=True)
     return replace(state, unwanted_s=None), withdrawn

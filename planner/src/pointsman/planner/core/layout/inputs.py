@@ -46,7 +46,7 @@ def inputs(
         "observedTtftAttainment": service.ttft_attainment if service else None,
         "observedTpotAttainment": service.tpot_attainment if service else None,
         "prefillQueueDepth": service.prefill_queue_depth if service else None,
-        "held": service.held if service else None,
+        "queuedRequests": service.held if service else None,
         "predictedAttainment": state.score.predicted,
         "observedAttainment": state.score.observed,
         "predictionError": state.score.error,

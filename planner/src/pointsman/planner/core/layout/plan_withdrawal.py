@@ -1,4 +1,4 @@
-"""A plan that waits for a person is withdrawn when nobody wants it any more.
+"""A plan that waits for a person is withdrawn when the present layout has been enough for long.
 
 Not at the first look at which nothing is wanted: loads go up and down, and a person who is asked, and asked no more,
 and asked again, stops listening. It must be unwanted for as long as spare workers must be spare before they go.
@@ -30,7 +30,7 @@ def withdrawal(state: State, decision: Decision, observation: Observation, polic
     if unwanted_s < long_s:
         return replace(state, unwanted_s=unwanted_s), decision
     message = decisions.withdrawn(asked, unwanted_s, decision.message)
-    withdrawn = replace(decision, reason=Reason.NO_LONGER_WANTED, message=message, withdraws=True)
+    withdrawn = replace(decision, reason=Reason.WITHDRAWN, message=message, withdraws=True)
     return replace(state, unwanted_s=None), withdrawn
 
 
