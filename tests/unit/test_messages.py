@@ -68,6 +68,12 @@ def test_message_modules_are_those_that_are_read() -> None:
     assert {path for path in written if path.stem not in ("__init__", "words")} == read
 
 
+@pytest.mark.parametrize("name", ["explanation", "group"])
+def test_an_explanation_builds_no_sentence_outside_of_the_messages(name: str) -> None:
+    path = ROOT / f"planner/src/pointsman/planner/explain/{name}.py"
+    assert [each.text for each in found.of_source(path, path.read_text(encoding="utf-8"))] == []
+
+
 def test_a_log_text_is_the_same_each_time_and_what_differs_is_in_fields() -> None:
     calls = [
         (f"{path.relative_to(ROOT)}:{call.lineno}", call)

@@ -1,13 +1,14 @@
 """The text of an explanation: what was seen, expected, considered, chosen and why, and what would change its mind."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
 from pointsman.api.v1alpha1.plan import Plan, PlanPhase
 from pointsman.api.v1alpha1.plannerpolicy import Mode
+from pointsman.planner.core.messages import explanations as text
 from pointsman.planner.core.routing.flow_bounds import in_words
 from pointsman.planner.core.routing.publication import Publication, changes
 from pointsman.planner.core.types import Alternative, Decision, Observation, Policy, Reason, WorkerCondition
@@ -21,11 +22,6 @@ _SHOWN_ALTERNATIVES = 8
 _SHOWN_PUBLICATIONS = 8
 _SHOWN_SHARE = 0.01  # of requests
 _LATE_S = 30.0  # beyond what is normal, before somebody is said to be silent
-WHAT_MODE_MEANS = {
-    Mode.SHADOW: "The decision is only recorded: the policy's mode is Shadow.",
-    Mode.APPROVE: "The plan needs an approval: the policy's mode is Approve.",
-    Mode.EXTERNAL: "Only routing is set: the policy's mode is External, so others set replicas.",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +58,18 @@ def explanation(told: Told) -> str:
             section("Forecast", _expected(told.decision, told.policy, told.season)),
             section("Alternatives", considered(told.decision.alternatives)),
             section("Decision", _chosen(told)),
-            section("Loads at which the decision changes", _turning(told)),
-            section("Accuracy of past estimates", _score(told)),
+            section(text.loads_title(), _turning(told)),
+            section(text.accuracy_title(), _score(told)),
         ]
     if told.publications:
-        sections.append(section("Latest published routing numbers", _published(told)))
+        sections.append(section(text.publications_title(), _published(told)))
     sections.append(section("Latest plans", plans_so_far(told.plans, told.now)))
     return "\n\n".join(sections) + "\n"
 
 
 def _heading(told: Told) -> str:
-    line = f"{told.namespace}/{told.service}: policy {told.policy_name}, mode {told.policy.mode}"
-    if told.observation is not None:
-        looked = datetime.fromtimestamp(told.observation.at_s, told.now.tzinfo)
-        line += f"; evaluated {ago(told.now - looked)}"
-    return line
+    looked_s = None if told.observation is None else told.now.timestamp() - told.observation.at_s
+    return text.heading(told.namespace, told.service, told.policy_name, told.policy.mode, looked_s)
 
 
 def section(title: str, lines: Sequence[str]) -> str:
@@ -87,11 +80,8 @@ def section(title: str, lines: Sequence[str]) -> str:
 def _published(told: Told) -> list[str]:
     """A line for each publication, the newest first."""
     newest = reversed(told.publications[-_SHOWN_PUBLICATIONS:])
-    return [
-        f"{ago(told.now - datetime.fromtimestamp(each.at_s, told.now.tzinfo))}, {each.reason}: "
-        + ", ".join(changes(each.before, each.after))
-        for each in newest
-    ]
+    now_s = told.now.timestamp()
+    return [text.publication(now_s - each.at_s, each.reason, changes(each.before, each.after)) for each in newest]
 
 
 def _wrong(told: Told) -> list[str]:
@@ -105,10 +95,7 @@ def _wrong(told: Told) -> list[str]:
         taken = sum(observation.committed(role) for role in LANGUAGE_ROLES) * observation.gpus_each
         taken += sum(w.gpus for w in observation.encode_workers if w.condition is not WorkerCondition.DRAINING)
         if taken > told.policy.max_gpus and told.policy.mode in (Mode.ACTIVE, Mode.APPROVE):
-            lines.append(
-                f"{taken} GPUs are in use, more than budget.maxGpus ({told.policy.max_gpus}): plans above the "
-                "budget are not executed"
-            )
+            lines.append(text.over_budget(taken, told.policy.max_gpus))
     return [*lines, *operator_is_silent(told.now, told.plans)]
 
 
@@ -118,12 +105,7 @@ def planner_is_silent(now: datetime, looked_s: float, policy: Policy) -> list[st
     # A source that is scraped seldom is looked at again when it is stale.
     if silent_s <= SAVE_EVERY_S + policy.stale_after_s + policy.interval_s + _LATE_S:
         return []
-    return [
-        (
-            f"the planner has saved no evaluation for {silent_s:.0f} s, so all below is old; check that it "
-            "runs: kubectl get pods -A -l app.kubernetes.io/component=planner"
-        )
-    ]
+    return [text.planner_silent(silent_s)]
 
 
 def operator_is_silent(now: datetime, plans: Sequence[Plan]) -> list[str]:
@@ -134,21 +116,16 @@ def operator_is_silent(now: datetime, plans: Sequence[Plan]) -> list[str]:
     waits_s = (now - newest.spec.observed_at).total_seconds()
     if waits_s <= _LATE_S:
         return []
-    return [
-        (
-            f"the operator has not handled plan {newest.metadata.name} for {waits_s:.0f} s; check that it "
-            "runs: kubectl get pods -A -l app.kubernetes.io/component=operator"
-        )
-    ]
+    return [text.operator_silent(newest.metadata.name, waits_s)]
 
 
 def _seen(observation: Observation, decision: Decision, policy: Policy) -> list[str]:
     prefill, decode = observation.active(Role.PREFILL), observation.active(Role.DECODE)
-    lines = [f"{prefill} prefill and {decode} decode workers serve{_others(observation)}"]
+    lines = [text.workers_serve(prefill, decode, _others(observation))]
     if policy.encode is not None:
         lines += _encoding(observation)
     ages = [
-        f"the oldest {source}'s page {'was never read' if age_s >= NEVER_S else f'is {age_s:.0f} s old'}"
+        text.page_age(source, None if age_s >= NEVER_S else age_s)
         for source, age_s in (("gateway", observation.gateways_age_s), ("worker", observation.workers_age_s))
         if age_s is not None
     ]
@@ -156,43 +133,26 @@ def _seen(observation: Observation, decision: Decision, policy: Policy) -> list[
     load, service = observation.load, observation.service
     if load is None:
         early = decision.reason is Reason.NOT_ENOUGH_DATA
-        unknown = (
-            "the load is unknown until the second evaluation, because a rate needs two"
-            if early
-            else "the load could not be read: it is unknown, not zero"
-        )
-        return [*lines, unknown]
-    lengths = (
-        f" of {load.prompt_tokens:.0f} prompt and {load.output_tokens:.0f} answer tokens"
-        if load.prompt_tokens is not None and load.output_tokens is not None
-        else ", of unknown length"
-    )
-    lines.append(f"{load.arrivals_per_s:.2f} requests/s{lengths}")
+        return [*lines, text.load_not_yet() if early else text.load_unread()]
+    lines.append(text.load(load.arrivals_per_s, load.prompt_tokens, load.output_tokens))
     if service is not None:
         goals = policy.objectives
-        lines.append(
-            f"first tokens within {goals.ttft_ms:g} ms for {share(service.ttft_attainment)} of requests, "
-            f"{goals.tpot_ms:g} ms a token for {share(service.tpot_attainment)}, both for {share(service.attainment)}"
-        )
-        waiting = service.prefill_queue_depth
-        lines.append(
-            f"{'unknown how many' if waiting is None else f'{waiting:.0f}'} requests wait for a prefill worker"
-        )
+        shares = (service.ttft_attainment, service.tpot_attainment, service.attainment)
+        lines.append(text.attainment_of_both(goals.ttft_ms, goals.tpot_ms, *shares))
+        lines.append(text.prefill_queue(service.prefill_queue_depth))
     routing = observation.routing
     if service is not None and service.held:
-        lines.append(f"{service.held:.0f} requests are queued at gateways, because they would be late and delay others")
-    lines.append(f"prompts of up to {routing.max_local_prefill_tokens} new tokens are prefilled on their decode worker")
-    lines.append(f"a prefill worker computes up to {routing.prefill_token_budget} prompt tokens at one time")
+        lines.append(text.queued_at_gateways(service.held))
+    lines.append(text.local_prefill(routing.max_local_prefill_tokens))
+    lines.append(text.prefill_budget(routing.prefill_token_budget))
     if load.uncached is not None and load.uncached.only_local:
-        shares = load.uncached.only_local
-        reasons = ", ".join(f"{reason} {share(part)}" for reason, part in shares)
-        lines.append(f"{share(sum(part for _, part in shares))} of prompts cannot be prefilled remotely: {reasons}")
+        lines.append(text.only_local(load.uncached.only_local))
     if routing.flow != UNBOUNDED:
         lines.append(in_words(routing.flow))
     if observation.plan_in_progress:
-        lines.append("a plan is being executed")
+        lines.append(text.plan_executing())
     if observation.awaiting_approval is not None:
-        lines.append(f"the plan for {observation.awaiting_approval} awaits approval")
+        lines.append(text.plan_awaits_approval(str(observation.awaiting_approval)))
     return lines
 
 
@@ -201,16 +161,14 @@ def _encoding(observation: Observation) -> list[str]:
     workers, load = observation.encode_workers, observation.encode
     active = sum(worker.condition is WorkerCondition.ACTIVE for worker in workers)
     starting = sum(worker.condition is WorkerCondition.STARTING for worker in workers)
-    lines = [f"{active} encode workers serve{f', {starting} starting' if starting else ''}"]
+    lines = [text.encode_workers(active, starting)]
     if load is None:
-        return [*lines, "no gateway counts images, so the load of the encode workers is unknown"]
-    each = f", {load.images:.1f} of each" if load.images is not None else ""
-    took = f", {load.image_ms:.0f} ms for one" if load.image_ms is not None else ""
-    return [*lines, f"{load.requests_per_s:.2f} requests/s have images for encode workers{each}{took}"]
+        return [*lines, text.encode_load_unknown()]
+    return [*lines, text.encode_load(load.requests_per_s, load.images, load.image_ms)]
 
 
-def _others(observation: Observation) -> str:
-    counted = [
+def _others(observation: Observation) -> list[tuple[int, str]]:
+    return [
         (sum(worker.condition is condition for worker in observation.workers), words)
         for condition, words in (
             (WorkerCondition.STARTING, "starting"),
@@ -219,84 +177,66 @@ def _others(observation: Observation) -> str:
             (WorkerCondition.UNREACHABLE, "unreachable"),
         )
     ]
-    return "".join(f", {count} {words}" for count, words in counted if count)
 
 
 def _expected(decision: Decision, policy: Policy, season: SeasonalForecast | None) -> list[str]:
     numbers = dict(decision.inputs)
     if "ratePerSecond" not in numbers:
-        return ["none: too few metrics"]
-    lines = [f"{numbers['ratePerSecond']:.2f} requests/s now"]
-    if "expectedRatePerSecond" in numbers:
-        lines[0] += f", {numbers['expectedRatePerSecond']:.2f} when a worker started now would serve"
+        return [text.no_forecast()]
+    lines = [text.rate(numbers["ratePerSecond"], numbers.get("expectedRatePerSecond"))]
     if season is not None:
-        lines.append(_season(season))
+        lines.append(text.recurring_rise(season.per_s, season.rise_per_s, season.share, season.days, season.weekly))
     if {"prefillNeeded", "decodeNeeded"} <= numbers.keys():
-        lines.append(
-            f"that needs {numbers['prefillNeeded']:.0f} prefill and {numbers['decodeNeeded']:.0f} decode workers"
-            + _now_needed(numbers)
-        )
+        needed = (numbers["prefillNeeded"], numbers["decodeNeeded"])
+        lines.append(text.workers_needed(*needed, _needed_now(numbers, needed)))
     share = unreachable_share(decision)
     if share >= _SHOWN_SHARE:
-        longest = numbers.get("longestReachablePromptTokens")
-        of = "" if longest is None else f" (prompts above about {longest:.0f} tokens)"
-        lines.append(f"about {share:.0%} of requests miss an objective even on an idle worker{of}")
+        lines.append(text.unreachable(share, numbers.get("longestReachablePromptTokens")))
     if numbers.get("backlog", 0) >= 1:
-        lines.append(f"{numbers['backlog']:.0f} more requests are already waiting")
+        lines.append(text.backlog(numbers["backlog"]))
     return lines
 
 
-def _season(season: SeasonalForecast) -> str:
-    days = f"the last {season.days} days" if season.days > 1 else "the day before"
-    of = "the same day a week ago" if season.weekly else days
-    believed = f"{season.share:.0%} of such rises recurred recently"
-    if season.share == 0:
-        believed = "not used, because no such rise recurred recently"
-    return f"as on {of}: {season.per_s:.2f} requests/s then, a rise of {season.rise_per_s:.2f} ({believed})"
-
-
-def _now_needed(numbers: dict[str, float]) -> str:
-    now = [numbers.get(name) for name in ("prefillNeededNow", "decodeNeededNow")]
-    if None in now or now == [numbers["prefillNeeded"], numbers["decodeNeeded"]]:
-        return ""
-    return f" (the present load alone: {now[0]:.0f} and {now[1]:.0f})"
+def _needed_now(numbers: Mapping[str, float], needed: tuple[float, float]) -> tuple[float, float] | None:
+    """None: unknown, or the same."""
+    prefill, decode = numbers.get("prefillNeededNow"), numbers.get("decodeNeededNow")
+    if prefill is None or decode is None or (prefill, decode) == needed:
+        return None
+    return prefill, decode
 
 
 def considered(alternatives: Sequence[Alternative]) -> list[str]:
     """A line for each, the chosen one first."""
     if not alternatives:
-        return ["no other layout"]
+        return [text.no_other_layout()]
     shown = alternatives[:_SHOWN_ALTERNATIVES]
     return [f"{' ' if other.rejected_because else '→'} {_alternative(other)}" for other in shown]
 
 
 def _alternative(other: Alternative) -> str:
-    why = f"; {other.rejected_because}" if other.rejected_because else ""
-    gpus = f"{other.gpus} GPU{'s' if other.gpus != 1 else ''}"
-    when = f", serves in {other.lead_s:.0f} s" if other.lead_s > 0 else ""
-    return f"{other.in_words}  {other.action}, {gpus}{when}: {other.expected_attainment:.0%} expected{why}"
+    return text.alternative(
+        other.in_words, other.action, other.gpus, other.lead_s, other.expected_attainment, other.rejected_because
+    )
 
 
 def _chosen(told: Told) -> list[str]:
     decision = told.decision
     assert decision is not None
     if decision.changes_pools:
-        moves = [f"{s.count} {s.source} to {s.target}" for s in decision.switches]
-        how = f", switching {' and '.join(moves)}" if moves else ""
-        lines = [f"go to {decision.in_words}{how} ({decision.reason})"]
+        moves = [(switch.count, str(switch.source), str(switch.target)) for switch in decision.switches]
+        lines = [text.change(decision.in_words, moves, decision.reason)]
     elif decision.reason is Reason.SWITCH_DEFERRED:
-        lines = ["wait: another split would be better, but the guards defer a switch"]
+        lines = [text.switch_deferred()]
     elif decision.reason is Reason.AWAITING_APPROVAL:
-        lines = ["wait: the plan for this layout awaits approval"]
+        lines = [text.approval_awaited()]
     else:
-        lines = [f"stay at {decision.in_words} ({decision.reason})"]
+        lines = [text.stay(decision.in_words, decision.reason)]
     lines.append(decision.message)
-    if decision.changes_pools and told.policy.mode in WHAT_MODE_MEANS:
-        lines.append(WHAT_MODE_MEANS[told.policy.mode])
+    if decision.changes_pools and (consequence := text.consequence(told.policy.mode)):
+        lines.append(consequence)
     if decision.changes_routing and told.observation is not None:
-        numbers = ", ".join(changes(told.observation.routing, decision.routing))
-        shadow = told.policy.mode is Mode.SHADOW
-        lines.append(f"routing numbers{' (not published: the policy is in mode Shadow)' if shadow else ''}: {numbers}")
+        numbers = changes(told.observation.routing, decision.routing)
+        lines.append(text.routing_numbers(numbers, published=told.policy.mode is not Mode.SHADOW))
     return [*lines, *_tried(told, decision)]
 
 
@@ -309,35 +249,33 @@ def _tried(told: Told, decision: Decision) -> list[str]:
     name, phase, ended_at = last.metadata.name, last.status.phase, last.status.ended_at
     if phase is None or ended_at is None:
         return []
-    ended = ago(told.now - ended_at)
+    ended_s = (told.now - ended_at).total_seconds()
     if phase is PlanPhase.DENIED:
-        patience = f"{told.denied_for_s:.0f} s after that (approvals.expireAfterSeconds)"
-        return [f"{name} for this layout was denied {ended}; the next plan is made {patience}"]
+        return [text.denied(name, ended_s, told.denied_for_s)]
     if phase in (PlanPhase.FAILED, PlanPhase.EXPIRED):
-        return [f"{name} for this layout {phase.lower()} {ended}; the planner retries after 30 s, with back-off"]
+        return [text.retried(name, phase, ended_s)]
     return []
 
 
 def _turning(told: Told) -> list[str]:
     points, observation = told.turning, told.observation
     if points is None or observation is None:
-        return ["any load: none was measured"]
-    held_s = told.policy.scale_in_stabilization_s
+        return [text.any_load()]
     lines: list[str] = []
     if points.more_requests is not None and points.more_requests.already:
-        lines.append(f"once the guards no longer defer it, {_goal(points.more_requests)}")
+        lines.append(text.at_present_load(*_goal(points.more_requests)))
     else:
         asked = (
-            ("more than {value:.2f} requests/s", points.more_requests),
-            ("prompts of {value:.0f} tokens", points.longer_prompts),
-            ("answers of {value:.0f} tokens", points.longer_answers),
+            (text.at_rate, points.more_requests),
+            (text.at_prompts, points.longer_prompts),
+            (text.at_answers, points.longer_answers),
         )
-        lines += [f"{words.format(value=at.value)}: {_goal(at)}" for words, at in asked if at is not None]
+        lines += [sentence(at.value, *_goal(at)) for sentence, at in asked if at is not None]
     fewer = points.fewer_requests
     if fewer is not None:
-        low = "the present load" if fewer.already else f"fewer than {fewer.value:.2f} requests/s"
-        lines.append(f"{low} for {held_s:.0f} s: {_goal(fewer)}")
-    return lines or [f"none within {WIDEST:g} times the present load: the policy allows no other layout that helps"]
+        low = None if fewer.already else fewer.value
+        lines.append(text.at_fewer(low, told.policy.scale_in_stabilization_s, *_goal(fewer)))
+    return lines or [text.no_load(WIDEST)]
 
 
 def _score(told: Told) -> list[str]:
@@ -345,32 +283,23 @@ def _score(told: Told) -> list[str]:
     numbers = dict(told.decision.inputs)
     predicted, observed = numbers.get("predictedAttainment"), numbers.get("observedAttainment")
     if predicted is None or observed is None:
-        return ["no estimate has been compared yet"]
-    lines = [
-        (
-            f"expected {predicted:.0%} of requests within objectives with the recent workers; observed "
-            f"{observed:.0%}; mean error of one evaluation {numbers['predictionError'] * 100:.0f} points"
-        )
-    ]
+        return [text.no_estimate()]
+    lines = [text.accuracy(predicted, observed, numbers["predictionError"])]
     if_executed, gpus = numbers.get("attainmentIfExecuted"), numbers.get("gpusIfExecuted")
     if if_executed is not None and gpus is not None and told.policy.mode is Mode.SHADOW:
-        lines.append(
-            f"with the recorded plans executed, estimated {if_executed:.0%} on {gpus:.0f} GPUs; start and "
-            "switch times as usual"
-        )
+        lines.append(text.if_executed(if_executed, gpus))
     return lines
 
 
-def _goal(point: TurningPoint) -> str:
-    decision = point.decision
-    return f"the planner would change to {decision.in_words} ({decision.reason})"
+def _goal(point: TurningPoint) -> tuple[str, Reason]:
+    return point.decision.in_words, point.decision.reason
 
 
 def plans_so_far(plans: Sequence[Plan], now: datetime) -> list[str]:
     """The newest plan, and the newest that changes the layout."""
     made = sorted(plans, key=lambda plan: plan.spec.sequence)
     if not made:
-        return ["no plan was made"]
+        return [text.no_plan()]
     layouts = [plan for plan in made if plan.spec.changes_layout]
     shown = [layouts[-1]] if layouts else []
     if made[-1] not in shown:
@@ -380,26 +309,9 @@ def plans_so_far(plans: Sequence[Plan], now: datetime) -> list[str]:
 
 def _plan(plan: Plan, now: datetime) -> list[str]:
     spec, status = plan.spec, plan.status
-    what = spec.target_in_words if spec.changes_layout else "routing"
-    became = f"{status.phase}" if status.phase is not None else "not handled by the operator yet"
-    lines = [f"{plan.metadata.name} ({ago(now - spec.observed_at)}): {what}, {spec.reason}; {became}", spec.message]
+    layout = spec.target_in_words if spec.changes_layout else None
+    made_s = (now - spec.observed_at).total_seconds()
+    lines = [text.plan_so_far(plan.metadata.name, made_s, layout, spec.reason, status.phase), spec.message]
     if status.message:
         lines.append(status.message)
     return [lines[0], *(f"  {line}" for line in lines[1:])]
-
-
-def share(value: float | None) -> str:
-    """In percent."""
-    return "an unknown share" if value is None else f"{value:.0%}"
-
-
-def ago(past: timedelta) -> str:
-    """How long ago, in words."""
-    seconds = past.total_seconds()
-    if seconds < 0:
-        return f"{-seconds:.0f} s ahead of the clock of this computer"
-    if seconds < 120:
-        return f"{seconds:.0f} s ago"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min ago"
-    return f"{seconds / 3600:.0f} h ago"

@@ -7,16 +7,14 @@ from datetime import datetime
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
 from pointsman.api.v1alpha1.plan import Plan
 from pointsman.planner.core.elastic.types import GroupDecision, GroupObservation
+from pointsman.planner.core.messages import explanations as text
 from pointsman.planner.core.types import Policy, Reason
 from pointsman.planner.explain.explanation import (
-    WHAT_MODE_MEANS,
-    ago,
     considered,
     operator_is_silent,
     planner_is_silent,
     plans_so_far,
     section,
-    share,
 )
 from pointsman.planner.group_memory import GroupLast
 
@@ -38,7 +36,8 @@ class GroupTold:
 
 def group_explanation(told: GroupTold) -> str:
     """The whole text."""
-    heading = f"{told.namespace}/{told.group}: policy {told.policy_name}, mode {told.policy.mode}"
+    looked_s = None if told.last is None else told.now.timestamp() - told.last.observation.seen.at_s
+    heading = text.heading(told.namespace, told.group, told.policy_name, told.policy.mode, looked_s)
     sections = []
     wrong = _wrong(told)
     if wrong:
@@ -47,8 +46,6 @@ def group_explanation(told: GroupTold) -> str:
         sections.append(told.unknown)
     else:
         observation, decision = told.last.observation, told.last.decision
-        looked = datetime.fromtimestamp(observation.seen.at_s, told.now.tzinfo)
-        heading += f"; evaluated {ago(told.now - looked)}"
         sections += [
             section("Metrics", _seen(observation, told.policy)),
             section("Forecast", _expected(decision)),
@@ -68,57 +65,44 @@ def _wrong(told: GroupTold) -> list[str]:
 
 
 def _seen(observation: GroupObservation, policy: Policy) -> list[str]:
-    starting = f", {observation.starting} start" if observation.starting else ""
-    lines = [f"{observation.serving} of {observation.desired} instances serve{starting}"]
+    lines = [text.instances_serve(observation.serving, observation.desired, observation.starting)]
     load, service, manager = observation.seen.load, observation.seen.service, observation.manager
     if load is None:
-        return [*lines, "the load could not be read: it is unknown, not zero"]
-    lengths = (
-        f" of {load.prompt_tokens:.0f} prompt and {load.output_tokens:.0f} answer tokens"
-        if load.prompt_tokens is not None and load.output_tokens is not None
-        else ", of unknown length"
-    )
-    lines.append(f"{load.arrivals_per_s:.2f} requests/s{lengths}")
+        return [*lines, text.load_unread()]
+    lines.append(text.load(load.arrivals_per_s, load.prompt_tokens, load.output_tokens))
     if service is not None:
         goals = policy.objectives
-        lines.append(
-            f"first tokens within {goals.ttft_ms:g} ms for {share(service.ttft_attainment)} of requests, "
-            f"{goals.tpot_ms:g} ms a token for {share(service.tpot_attainment)}"
-        )
+        shares = (service.ttft_attainment, service.tpot_attainment)
+        lines.append(text.attainment(goals.ttft_ms, goals.tpot_ms, *shares))
     if manager is not None:
-        lines.append(
-            f"{manager.waiting:.0f} requests wait; {manager.free_slots:.0f} of {manager.slots:.0f} KV slots are free"
-        )
+        lines.append(text.manager(manager.waiting, manager.free_slots, manager.slots))
     if observation.seen.plan_in_progress:
-        lines.append("a plan is being executed")
+        lines.append(text.plan_executing())
     return lines
 
 
 def _expected(decision: GroupDecision) -> list[str]:
     numbers = dict(decision.inputs)
     if "ratePerSecond" not in numbers:
-        return ["none: too few metrics"]
+        return [text.no_forecast()]
     return [
-        (
-            f"{numbers['ratePerSecond']:.2f} requests/s in {numbers['leadSeconds']:.0f} s, when a new "
-            f"instance would serve; planned for {numbers['highRatePerSecond']:.2f}"
+        text.group_rate(numbers["ratePerSecond"], numbers["leadSeconds"], numbers["highRatePerSecond"]),
+        text.group_step(numbers["stepSeconds"], numbers["stepSecondsPerRequest"]),
+        text.instances_needed(
+            numbers["instancesNeeded"], numbers["expectedPrompts"], numbers["expectedTokens"], numbers["expectedMemory"]
         ),
-        f"a decode step of one instance takes {numbers['stepSeconds'] * 1000:.1f} ms and "
-        f"{numbers['stepSecondsPerRequest'] * 1000:.2f} ms for each request in it",
-        f"{numbers['instancesNeeded']:.0f} needed: {numbers['expectedPrompts']:.0%} of prompts in time, "
-        f"{numbers['expectedTokens']:.0%} of answers, and room for the KV of {numbers['expectedMemory']:.0%}",
     ]
 
 
 def _chosen(decision: GroupDecision, policy: Policy) -> list[str]:
-    word = f"{decision.instances} instance{'' if decision.instances == 1 else 's'}"
+    number = text.instances(decision.instances)
     if decision.changes_layout:
-        lines = [f"go to {word} ({decision.reason})"]
+        lines = [text.change(number, (), decision.reason)]
     elif decision.reason is Reason.AWAITING_APPROVAL:
-        lines = ["wait: the plan for this layout awaits approval"]
+        lines = [text.approval_awaited()]
     else:
-        lines = [f"stay at {word} ({decision.reason})"]
+        lines = [text.stay(number, decision.reason)]
     lines.append(decision.message)
-    if decision.changes_layout and policy.mode in WHAT_MODE_MEANS:
-        lines.append(WHAT_MODE_MEANS[policy.mode])
+    if decision.changes_layout and (consequence := text.consequence(policy.mode)):
+        lines.append(consequence)
     return lines

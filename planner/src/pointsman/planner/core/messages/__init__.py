@@ -2,6 +2,6 @@
 
 ``decisions`` that change nothing, ``layouts`` (what is done and why), ``rejections`` of other layouts, ``guards`` of
 switches, ``encoders``, ``groups`` (elastic groups), ``objectives`` that are out of reach, ``health`` (the condition
-PlannerHealthy) and ``routing``. ``docs/reference/style.md`` has the rules; ``make messages`` renders all of them with
-example facts.
+PlannerHealthy), ``routing``, and ``explanations`` (what ``pointsman explain`` prints). ``docs/reference/style.md`` has
+the rules; ``make messages`` renders all of them with example facts.
 """

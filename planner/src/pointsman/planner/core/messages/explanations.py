@@ -1,0 +1,406 @@
+"""What ``pointsman explain`` prints: metrics, forecast, alternatives, the decision, and what would change it."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from pointsman.api.v1alpha1.plannerpolicy import Mode
+from pointsman.planner.core.types import Reason
+
+_CONSEQUENCES: Final = {
+    Mode.SHADOW: "The decision is only recorded: the policy's mode is Shadow.",
+    Mode.APPROVE: "The plan needs an approval: the policy's mode is Approve.",
+    Mode.EXTERNAL: "Only routing is set: the policy's mode is External, so others set replicas.",
+}
+
+
+def ago(seconds: float) -> str:
+    """How long ago; negative: in the future, by this computer's clock."""
+    if seconds < 0:
+        return f"{-seconds:.0f} s ahead of the clock of this computer"
+    if seconds < 120:
+        return f"{seconds:.0f} s ago"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min ago"
+    return f"{seconds / 3600:.0f} h ago"
+
+
+def _share(value: float | None) -> str:
+    return "an unknown share" if value is None else f"{value:.0%}"
+
+
+# --- headings ---
+
+
+def heading(namespace: str, name: str, policy: str, mode: Mode, evaluated_s: float | None) -> str:
+    """``evaluated_s``: how long ago; None: never."""
+    line = f"{namespace}/{name}: policy {policy}, mode {mode}"
+    return line if evaluated_s is None else f"{line}; evaluated {ago(evaluated_s)}"
+
+
+def loads_title() -> str:
+    """Above the loads at which the planner would decide otherwise."""
+    return "Loads at which the decision changes"
+
+
+def accuracy_title() -> str:
+    """Above the comparison of estimates with what came."""
+    return "Accuracy of past estimates"
+
+
+def publications_title() -> str:
+    """Above the changes of ``status.routing``."""
+    return "Latest published routing numbers"
+
+
+# --- problems ---
+
+
+def over_budget(gpus: int, max_gpus: int) -> str:
+    """The policy was lowered, or workers were started by hand."""
+    return f"{gpus} GPUs are in use, more than budget.maxGpus ({max_gpus}): plans above the budget are not executed"
+
+
+def planner_silent(silent_s: float) -> str:
+    """It saves an evaluation at least each few seconds."""
+    return (
+        f"the planner has saved no evaluation for {silent_s:.0f} s, so all below is old; check that it "
+        "runs: kubectl get pods -A -l app.kubernetes.io/component=planner"
+    )
+
+
+def operator_silent(plan: str, waits_s: float) -> str:
+    """It gives each plan a phase."""
+    return (
+        f"the operator has not handled plan {plan} for {waits_s:.0f} s; check that it "
+        "runs: kubectl get pods -A -l app.kubernetes.io/component=operator"
+    )
+
+
+# --- metrics ---
+
+
+def workers_serve(prefill: int, decode: int, others: Sequence[tuple[int, str]]) -> str:
+    """``others``: how many workers in which other condition."""
+    counted = "".join(f", {count} {condition}" for count, condition in others if count)
+    return f"{prefill} prefill and {decode} decode workers serve{counted}"
+
+
+def page_age(source: str, age_s: float | None) -> str:
+    """Of the oldest page of gateways or workers; None: one was never read."""
+    return f"the oldest {source}'s page {'was never read' if age_s is None else f'is {age_s:.0f} s old'}"
+
+
+def load_unread() -> str:
+    """It is not known, not even that it is 0."""
+    return "the load could not be read: it is unknown, not zero"
+
+
+def load_not_yet() -> str:
+    """The first evaluation."""
+    return "the load is unknown until the second evaluation, because a rate needs two"
+
+
+def load(rate_per_s: float, prompt_tokens: float | None, answer_tokens: float | None) -> str:
+    """The requests that arrive, and their mean lengths."""
+    lengths = ", of unknown length"
+    if prompt_tokens is not None and answer_tokens is not None:
+        lengths = f" of {prompt_tokens:.0f} prompt and {answer_tokens:.0f} answer tokens"
+    return f"{rate_per_s:.2f} requests/s{lengths}"
+
+
+def attainment(ttft_ms: float, tpot_ms: float, ttft_share: float | None, tpot_share: float | None) -> str:
+    """The objectives, and the shares of requests that meet them."""
+    return f"first tokens within {ttft_ms:g} ms for {_share(ttft_share)} of requests, {_per_token(tpot_ms, tpot_share)}"
+
+
+def _per_token(tpot_ms: float, tpot_share: float | None) -> str:
+    return f"{tpot_ms:g} ms a token for {_share(tpot_share)}"
+
+
+def attainment_of_both(
+    ttft_ms: float, tpot_ms: float, ttft_share: float | None, tpot_share: float | None, both_share: float | None
+) -> str:
+    """The same, with the share of requests that meet both."""
+    return f"{attainment(ttft_ms, tpot_ms, ttft_share, tpot_share)}, both for {_share(both_share)}"
+
+
+def prefill_queue(requests: float | None) -> str:
+    """Requests in it."""
+    return f"{'unknown how many' if requests is None else f'{requests:.0f}'} requests wait for a prefill worker"
+
+
+def queued_at_gateways(requests: float) -> str:
+    """By flow control."""
+    return f"{requests:.0f} requests are queued at gateways, because they would be late and delay others"
+
+
+def local_prefill(tokens: int) -> str:
+    """The threshold in force."""
+    return f"prompts of up to {tokens} new tokens are prefilled on their decode worker"
+
+
+def prefill_budget(tokens: int) -> str:
+    """The budget of one pass in force."""
+    return f"a prefill worker computes up to {tokens} prompt tokens at one time"
+
+
+def only_local(shares: Sequence[tuple[str, float]]) -> str:
+    """Shares of prompts, by the reason for which no other worker can prefill them."""
+    reasons = ", ".join(f"{reason} {_share(part)}" for reason, part in shares)
+    return f"{_share(sum(part for _, part in shares))} of prompts cannot be prefilled remotely: {reasons}"
+
+
+def plan_executing() -> str:
+    """The operator is at it."""
+    return "a plan is being executed"
+
+
+def plan_awaits_approval(layout: str) -> str:
+    """A person has not answered."""
+    return f"the plan for {layout} awaits approval"
+
+
+def encode_workers(active: int, starting: int) -> str:
+    """Of the encode pool."""
+    return f"{active} encode workers serve{f', {starting} starting' if starting else ''}"
+
+
+def encode_load_unknown() -> str:
+    """Gateways of an earlier version."""
+    return "no gateway counts images, so the load of the encode workers is unknown"
+
+
+def encode_load(rate_per_s: float, images: float | None, image_ms: float | None) -> str:
+    """``images``: of a request."""
+    each = f", {images:.1f} of each" if images is not None else ""
+    took = f", {image_ms:.0f} ms for one" if image_ms is not None else ""
+    return f"{rate_per_s:.2f} requests/s have images for encode workers{each}{took}"
+
+
+# --- forecast ---
+
+
+def no_forecast() -> str:
+    """The rate is unknown."""
+    return "none: too few metrics"
+
+
+def rate(now_per_s: float, ahead_per_s: float | None) -> str:
+    """``ahead_per_s``: the forecast; None: there is none yet."""
+    ahead = f", {ahead_per_s:.2f} when a worker started now would serve" if ahead_per_s is not None else ""
+    return f"{now_per_s:.2f} requests/s now{ahead}"
+
+
+def recurring_rise(per_s: float, rise_per_s: float, share: float, days: int, weekly: bool) -> str:
+    """``share``: of such rises that recurred, with which this one is counted."""
+    before = f"the last {days} days" if days > 1 else "the day before"
+    used = f"{share:.0%} of such rises recurred recently"
+    if share == 0:
+        used = "not used, because no such rise recurred recently"
+    on = "the same day a week ago" if weekly else before
+    return f"as on {on}: {per_s:.2f} requests/s then, a rise of {rise_per_s:.2f} ({used})"
+
+
+def workers_needed(prefill: float, decode: float, now: tuple[float, float] | None) -> str:
+    """For the forecast; ``now``: for the present load, where that needs others."""
+    alone = "" if now is None else f" (the present load alone: {now[0]:.0f} and {now[1]:.0f})"
+    return f"that needs {prefill:.0f} prefill and {decode:.0f} decode workers{alone}"
+
+
+def unreachable(share: float, longest_tokens: float | None) -> str:
+    """Requests that no layout serves in time."""
+    of = "" if longest_tokens is None else f" (prompts above about {longest_tokens:.0f} tokens)"
+    return f"about {share:.0%} of requests miss an objective even on an idle worker{of}"
+
+
+def backlog(requests: float) -> str:
+    """Beyond what is usual."""
+    return f"{requests:.0f} more requests are already waiting"
+
+
+# --- alternatives ---
+
+
+def no_other_layout() -> str:
+    """Nothing was compared."""
+    return "no other layout"
+
+
+def alternative(
+    layout: str, action: str, gpus: int, lead_s: float, attainment: float, rejected_because: str | None
+) -> str:
+    """A layout and the estimate for it; nothing else is said of the chosen one."""
+    why = f"; {rejected_because}" if rejected_because else ""
+    when = f", serves in {lead_s:.0f} s" if lead_s > 0 else ""
+    noun = f"{gpus} GPU{'s' if gpus != 1 else ''}"
+    return f"{layout}  {action}, {noun}{when}: {attainment:.0%} expected{why}"
+
+
+# --- decision ---
+
+
+def change(layout: str, switches: Sequence[tuple[int, str, str]], reason: Reason) -> str:
+    """``switches``: so many workers from one role to another."""
+    moves = [f"{count} {source} to {target}" for count, source, target in switches]
+    how = f", switching {' and '.join(moves)}" if moves else ""
+    return f"go to {layout}{how} ({reason})"
+
+
+def switch_deferred() -> str:
+    """The message of the decision names the guard."""
+    return "wait: another split would be better, but the guards defer a switch"
+
+
+def approval_awaited() -> str:
+    """No second plan is made."""
+    return "wait: the plan for this layout awaits approval"
+
+
+def stay(layout: str, reason: Reason) -> str:
+    """Nothing is changed."""
+    return f"stay at {layout} ({reason})"
+
+
+def consequence(mode: Mode) -> str:
+    """What becomes of the decision; empty in mode Active: the plan is executed."""
+    return _CONSEQUENCES.get(mode, "")
+
+
+def routing_numbers(changes: Sequence[str], published: bool) -> str:
+    """What the decision changes of them."""
+    numbers = ", ".join(changes)
+    return f"routing numbers{'' if published else ' (not published: the policy is in mode Shadow)'}: {numbers}"
+
+
+def publication(seconds_ago: float, reason: str, changes: Sequence[str]) -> str:
+    """One of earlier evaluations."""
+    return f"{ago(seconds_ago)}, {reason}: {', '.join(changes)}"
+
+
+def denied(plan: str, ended_s: float, denied_for_s: float) -> str:
+    """Why there is no new plan for the same layout."""
+    patience = f"{denied_for_s:.0f} s after that (approvals.expireAfterSeconds)"
+    return f"{plan} for this layout was denied {ago(ended_s)}; the next plan is made {patience}"
+
+
+def retried(plan: str, phase: str, ended_s: float) -> str:
+    """A plan for the same layout failed or expired."""
+    return f"{plan} for this layout {phase.lower()} {ago(ended_s)}; the planner retries after 30 s, with back-off"
+
+
+# --- what would change it ---
+
+
+def would_change(layout: str, reason: Reason) -> str:
+    """The decision at another load."""
+    return f"the planner would change to {layout} ({reason})"
+
+
+def any_load() -> str:
+    """No load was measured to compare with."""
+    return "any load: none was measured"
+
+
+def at_present_load(layout: str, reason: Reason) -> str:
+    """A guard defers it."""
+    return f"once the guards no longer defer it, {would_change(layout, reason)}"
+
+
+def at_rate(rate_per_s: float, layout: str, reason: Reason) -> str:
+    """More requests."""
+    return f"more than {rate_per_s:.2f} requests/s: {would_change(layout, reason)}"
+
+
+def at_prompts(tokens: float, layout: str, reason: Reason) -> str:
+    """Longer ones."""
+    return f"prompts of {tokens:.0f} tokens: {would_change(layout, reason)}"
+
+
+def at_answers(tokens: float, layout: str, reason: Reason) -> str:
+    """Longer ones."""
+    return f"answers of {tokens:.0f} tokens: {would_change(layout, reason)}"
+
+
+def at_fewer(rate_per_s: float | None, lasting_s: float, layout: str, reason: Reason) -> str:
+    """Fewer requests; None: the present load is low enough."""
+    low = "the present load" if rate_per_s is None else f"fewer than {rate_per_s:.2f} requests/s"
+    return f"{low} for {lasting_s:.0f} s: {would_change(layout, reason)}"
+
+
+def no_load(times: float) -> str:
+    """None that was tried."""
+    return f"none within {times:g} times the present load: the policy allows no other layout that helps"
+
+
+# --- accuracy ---
+
+
+def no_estimate() -> str:
+    """None is old enough."""
+    return "no estimate has been compared yet"
+
+
+def accuracy(predicted_share: float, observed_share: float, error: float) -> str:
+    """``error``: the mean of one evaluation, 0..1."""
+    return (
+        f"expected {predicted_share:.0%} of requests within objectives with the recent workers; observed "
+        f"{observed_share:.0%}; mean error of one evaluation {error * 100:.0f} points"
+    )
+
+
+def if_executed(share: float, gpus: float) -> str:
+    """In mode Shadow."""
+    return (
+        f"with the recorded plans executed, estimated {share:.0%} on {gpus:.0f} GPUs; start and switch times as usual"
+    )
+
+
+# --- plans ---
+
+
+def no_plan() -> str:
+    """For this service or group."""
+    return "no plan was made"
+
+
+def plan_so_far(plan: str, seconds_ago: float, layout: str | None, reason: str, phase: str | None) -> str:
+    """``layout`` None: a plan for routing numbers alone, of an earlier version."""
+    became = phase if phase is not None else "not handled by the operator yet"
+    return f"{plan} ({ago(seconds_ago)}): {layout if layout is not None else 'routing'}, {reason}; {became}"
+
+
+# --- elastic groups ---
+
+
+def instances_serve(serving: int, desired: int, starting: int) -> str:
+    """Of an elastic group."""
+    return f"{serving} of {desired} instances serve{f', {starting} start' if starting else ''}"
+
+
+def manager(waiting: float, free_slots: float, slots: float) -> str:
+    """What the manager of an elastic group reports."""
+    return f"{waiting:.0f} requests wait; {free_slots:.0f} of {slots:.0f} KV slots are free"
+
+
+def group_rate(rate_per_s: float, lead_s: float, high_per_s: float) -> str:
+    """The forecast, and what the group is sized for."""
+    return (
+        f"{rate_per_s:.2f} requests/s in {lead_s:.0f} s, when a new instance would serve; planned for {high_per_s:.2f}"
+    )
+
+
+def group_step(step_s: float, per_request_s: float) -> str:
+    """How long a decode step takes."""
+    each = f"{per_request_s * 1000:.2f} ms for each request in it"
+    return f"a decode step of one instance takes {step_s * 1000:.1f} ms and {each}"
+
+
+def instances_needed(needed: float, prompt_share: float, answer_share: float, memory_share: float) -> str:
+    """The estimates for so many."""
+    in_time = f"{prompt_share:.0%} of prompts in time, {answer_share:.0%} of answers"
+    return f"{needed:.0f} needed: {in_time}, and room for the KV of {memory_share:.0%}"
+
+
+def instances(number: int) -> str:
+    """In place of a layout."""
+    return f"{number} instance{'' if number == 1 else 's'}"
