@@ -40,7 +40,7 @@ async def test_the_quick_form_answers_exactly_by_both_paths_and_leaves_nothing_b
     titles = [TITLES[key] for key in list(TITLES)[:QUICK]]
     assert re.findall(r"^\[\d/6\] (.*)$", told, re.MULTILINE) == titles
     assert "kubectl" not in told.partition("Report")[0], "commands are shown to those who ask for them"
-    assert "First token" in told
+    assert "First answer" in told
     assert str(path) in told
     assert processes_with(MARK, str(tmp_path)) == set()
 

@@ -40,7 +40,7 @@ def test_the_recorded_report_has_the_labels_of_the_present_one() -> None:
     assert len(found) < MAX_LINES
     labels = [line[2:16].strip() for line in found if line[2:16].strip()]
     assert labels == [
-        "Result", "Answers", "Requests", "Prompts", "Scaling", "Smoothness", "Its price", "Planner", "First token",
+        "Result", "Answers", "Requests", "Prompts", "Scaling", "Pauses", "Long prompts", "Planner", "First answer",
         "Whole run", "Memory", "All figures",
     ]  # fmt: skip
 

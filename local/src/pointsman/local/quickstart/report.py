@@ -119,13 +119,13 @@ class Report(BaseModel):
         if self.scaled:
             found.append(_line("Scaling", f"{' -> '.join(self.scaled)} decode workers while requests ran"))
         if paused := self.paused():
-            found.append(_line("Smoothness", paused))
+            found.append(_line("Pauses", paused))
         ttft = self.long_prompt_ttft_p50_ms
         if ttft.pd and ttft.single:
-            text = f"first token of a long prompt after {ttft.pd / 1000:.2f} s; on one plain server: "
-            found.append(_line("Its price", f"{text}{ttft.single / 1000:.2f} s (medians)"))
+            single = f"on one plain server: {ttft.single / 1000:.2f} s (medians)"
+            found.append(_line("Long prompts", f"first token after {ttft.pd / 1000:.2f} s; {single}"))
         found += self._planned(explain=explain)
-        found += self._cost()
+        found += self._needed()
         if path is not None:
             found.append(_line("All figures", in_home(path)))
         return found
@@ -162,12 +162,15 @@ class Report(BaseModel):
         found += _more(len(self.plans) - _MAX_PLANS, "plans")
         return [*found, _line("", "(1P2D means 1 prefill worker and 2 decode workers)")]
 
-    def _cost(self) -> list[str]:
+    def _needed(self) -> list[str]:
+        """The time and memory of the run."""
         found = []
         if self.start_seconds:
             found.append(_line("Start-up", f"{self.start_seconds:g} s of each worker's start were simulated"))
         if self.first_token_seconds is not None:
-            found.append(_line("First token", f"{self.first_token_seconds:.1f} s after the start of the command"))
+            found.append(
+                _line("First answer", f"began {self.first_token_seconds:.1f} s after the start of the command")
+            )
         if self.total_seconds is not None:
             found.append(_line("Whole run", f"{self.total_seconds:.0f} s"))
         if self.peak_pss_mib:
