@@ -1,7 +1,6 @@
 """What integration tests share: one control plane for the whole run, a namespace of its own for each test."""
 
 import asyncio
-import json
 import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
@@ -10,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from fixtures.chart_accounts import RELEASES, user_of
+from fixtures.crds import until_established
 from fixtures.findings import findings
 from pointsman.kube.client import Kube
 from pointsman.kube.errors import NotFound
 from pointsman.kube.resources import NAMESPACES
 from pointsman.local.binaries import ensure
 from pointsman.local.control_plane import APISERVER, CONTROLLER_MANAGER, ControlPlane, ControlPlaneOptions
-from waiting import until
 
 __all__ = ["findings"]
 
@@ -49,20 +48,8 @@ def installed_crds(control_plane: ControlPlane) -> ControlPlane:
     """The shared control plane with our CRDs, established."""
     folder = Path(__file__).parents[2] / "crds"
     control_plane.kubectl("apply", "--server-side", *(f"--filename={path}" for path in sorted(folder.glob("*.yaml"))))
-    # Not `kubectl wait`: it fails on a CRD whose status is not written yet.
-    until(lambda: _established(control_plane), "all CRDs are established")
+    until_established(control_plane)
     return control_plane
-
-
-def _established(control_plane: ControlPlane) -> bool:
-    crds = json.loads(control_plane.kubectl("get", "crd", "-o", "json"))["items"]
-    return all(
-        any(
-            condition["type"] == "Established" and condition["status"] == "True"
-            for condition in crd.get("status", {}).get("conditions") or ()
-        )
-        for crd in crds
-    )
 
 
 @pytest.fixture

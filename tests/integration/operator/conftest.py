@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fixtures.crds import until_established
 from fixtures.kube_calls import WatchedMirror
 from fixtures.mirrors import caught_up
 from fixtures.operators import ForkedOperator, OperatorProcess
@@ -35,7 +36,7 @@ USER = "pointsman-operator-under-test"
 def operator_kubeconfig(control_plane: ControlPlane) -> Path:
     """The CRDs, and a user that may do what ``permissions`` says and nothing else."""
     control_plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRDS))
-    control_plane.kubectl("wait", "--for=condition=Established", "-f", str(CRDS), "--timeout=60s")
+    until_established(control_plane)
     rules = [rule.manifest() for rule in (*CLUSTER_RULES, *LEASE_RULES)]
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole"}
     control_plane.apply(

@@ -11,8 +11,8 @@ from pointsman.local.control_plane import ControlPlane
 from waiting import eventually
 
 from .conftest import Cluster
+from .quotas import enforce_quota
 
-QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 SCALED = {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "chat-gateway"}}
 AUTOSCALERS = Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler")
 LIMITS = {"name": "gateway", "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}
@@ -144,8 +144,7 @@ async def test_a_second_gateway_that_no_node_takes_is_missed_only_if_somebody_as
 
 
 async def test_a_role_that_a_quota_forbids_is_said_and_keeps_no_worker_from_serving(cluster: Cluster) -> None:
-    quota = {"metadata": {"name": "team"}, "spec": {"hard": {"count/roles.rbac.authorization.k8s.io": "0"}}}
-    await cluster.kube.create(QUOTAS, quota, cluster.namespace)
+    await enforce_quota(cluster, **{"count/roles.rbac.authorization.k8s.io": "0"})
     await cluster.create()
     said = await cluster.until_condition(ConditionType.READY, "False", "GatewayRefused")
 
@@ -158,8 +157,7 @@ async def test_a_role_that_a_quota_forbids_is_said_and_keeps_no_worker_from_serv
 
 
 async def test_a_budget_of_workers_that_a_quota_forbids_is_no_fault_of_the_gateway(cluster: Cluster) -> None:
-    hard = {"count/poddisruptionbudgets.policy": "1"}  # the gateway's, which comes first
-    await cluster.kube.create(QUOTAS, {"metadata": {"name": "team"}, "spec": {"hard": hard}}, cluster.namespace)
+    await enforce_quota(cluster, **{"count/poddisruptionbudgets.policy": "1"})  # the gateway's, which comes first
     await cluster.create()
     said = await cluster.until_condition(ConditionType.DEGRADED, "True", "ObjectRefused")
     assert "PodDisruptionBudget chat-prefill" in said
@@ -168,8 +166,7 @@ async def test_a_budget_of_workers_that_a_quota_forbids_is_no_fault_of_the_gatew
 
 
 async def test_a_gateway_that_a_quota_forbids_says_so_and_a_field_of_the_service_helps(cluster: Cluster) -> None:
-    quota = {"metadata": {"name": "team"}, "spec": {"hard": {"limits.cpu": "8", "limits.memory": "16Gi"}}}
-    await cluster.kube.create(QUOTAS, quota, cluster.namespace)
+    await enforce_quota(cluster, **{"limits.cpu": "8", "limits.memory": "16Gi"})
     worker = {"name": "engine", "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}
     await cluster.create(worker={"gpus": 0, "template": {"spec": {"containers": [worker]}}})
     said = await cluster.until_condition(ConditionType.GATEWAY_READY, "False", "GatewayRefused")

@@ -10,7 +10,7 @@ from fixtures.operators import ForkedOperator, OperatorProcess
 from pointsman.api.protocol.names import Role
 from pointsman.kube import resources
 from pointsman.local.control_plane import ControlPlane
-from waiting import until
+from waiting import eventually, until
 
 from .conftest import Cluster
 
@@ -40,4 +40,4 @@ async def test_a_namespace_goes_with_its_service_its_switches_and_its_plans(
 
     find = ("get", "namespace", cluster.namespace, "--ignore-not-found", "-o", "name")
     await asyncio.to_thread(until, lambda: not control_plane.kubectl(*find), "the namespace is gone", 120)
-    assert cluster.kubelet.worker_pods() == []
+    await eventually(lambda: cluster.kubelet.worker_pods() == [], "the last pod's end is seen")

@@ -55,6 +55,8 @@ async def test_a_switch_and_a_plan_that_run_are_read_by_their_names(
     proxy.requests.clear()
     name = await plan(cluster, 1, 2, 2, switches=1)
     await cluster.until_switch(SwitchPhase.DRAINING, f"{name}-0")
+    # The phase may be written while the worker is still being asked.
+    await eventually(lambda: any(worker.drained.is_set() for worker in cluster.kubelet.workers.values()), "one drains")
     busy = next(worker for worker in cluster.kubelet.workers.values() if worker.drained.is_set())
     for _ in range(10):
         await busy.answered.wait()  # a look

@@ -24,8 +24,8 @@ from waiting import eventually
 
 from .conftest import USER, Cluster
 from .plan_objects import layout, plan
+from .quotas import QUOTAS, enforce_quota
 
-QUOTAS: Final = Resource("", "v1", "resourcequotas", "ResourceQuota")
 LIMIT_RANGES: Final = Resource("", "v1", "limitranges", "LimitRange")
 
 STRANGER = {"app": "somebody-else"}
@@ -135,7 +135,7 @@ async def test_services_run_on_tainted_nodes_where_pod_security_is_restricted_an
     labels = ("pod-security.kubernetes.io/enforce=restricted", "--overwrite")
     control_plane.kubectl("label", "namespace", cluster.namespace, *labels)
     cpu, memory = ("requests.cpu", "limits.cpu"), ("requests.memory", "limits.memory")
-    await quota(cluster, **dict.fromkeys(cpu, "100"), **dict.fromkeys(memory, "200Gi"))
+    await enforce_quota(cluster, **dict.fromkeys(cpu, "100"), **dict.fromkeys(memory, "200Gi"))
     node = f"tainted-{cluster.namespace}"
     cluster.kubelet.places_workers, cluster.kubelet.most_gateways = False, 0
     await add_tainted_node(cluster, node)
@@ -241,21 +241,15 @@ async def test_a_changed_template_reaches_new_workers_only_and_the_service_says_
     assert not before & {pod.metadata.uid for pod in cluster.kubelet.worker_pods()}
 
 
-async def quota(cluster: Cluster, **hard: str) -> None:
-    """A quota of the namespace."""
-    body = {"metadata": {"name": "small"}, "spec": {"hard": hard}}
-    await cluster.kube.create(QUOTAS, body, cluster.namespace)
-
-
 async def test_a_secret_that_is_refused_is_said_and_made_once_it_may_be(cluster: Cluster) -> None:
-    await quota(cluster, **{"count/secrets": "0"})
+    await enforce_quota(cluster, **{"count/secrets": "0"})
     await cluster.create()
     said = await cluster.until_condition(ConditionType.DEGRADED, "True", "ObjectRefused")
     assert "Secret chat-pointsman: " in said
     assert "quota" in said
     assert cluster.condition(ConditionType.READY)[:2] == ("False", "ObjectRefused")
     assert cluster.kubelet.created == [], "a worker without its token would be nobody's"
-    await cluster.kube.delete(QUOTAS, "small", cluster.namespace)
+    await cluster.kube.delete(QUOTAS, "team", cluster.namespace)
     await cluster.edit({"drain": {"timeoutSeconds": 61}})
     await cluster.until_summary("1P1D")
     assert cluster.condition(ConditionType.DEGRADED)[0] == "False"
@@ -264,7 +258,7 @@ async def test_a_secret_that_is_refused_is_said_and_made_once_it_may_be(cluster:
 async def test_a_pool_that_is_refused_has_no_number_until_it_is_made_with_that_of_the_latest_spec(
     cluster: Cluster,
 ) -> None:
-    await quota(cluster, **{"count/workerpools.pointsman.dev": "0"})
+    await enforce_quota(cluster, **{"count/workerpools.pointsman.dev": "0"})
     await cluster.create()
     said = await cluster.until_condition(ConditionType.DECODE_READY, "False", "ObjectRefused")
     assert "their WorkerPool does not exist" in said and "quota" in said
@@ -281,7 +275,7 @@ async def test_a_pool_that_is_refused_has_no_number_until_it_is_made_with_that_o
 
     await eventually(is_observed, "the operator has seen the edit")
     assert (await counts())[0] == dict.fromkeys(PoolCounts().manifest(), 0), "no number is desired, not 0"
-    await cluster.kube.delete(QUOTAS, "small", cluster.namespace)
+    await cluster.kube.delete(QUOTAS, "team", cluster.namespace)
     await cluster.edit({"drain": {"timeoutSeconds": 61}})
     await cluster.until_summary("1P2D")
     assert (await counts())[0]["desired"] == 2
@@ -289,7 +283,7 @@ async def test_a_pool_that_is_refused_has_no_number_until_it_is_made_with_that_o
 
 async def test_a_role_switch_that_is_refused_keeps_nothing_else_from_being_done(cluster: Cluster) -> None:
     await layout(cluster, 1, 3, Mode.ACTIVE)
-    await quota(cluster, **{"count/roleswitches.pointsman.dev": "0"})
+    await enforce_quota(cluster, **{"count/roleswitches.pointsman.dev": "0"})
     name = await plan(cluster, 1, 2, 2, switches=1)
     said = await cluster.until_condition(ConditionType.DEGRADED, "True", "ObjectRefused")
     assert "CreateSwitch" in said
@@ -298,7 +292,7 @@ async def test_a_role_switch_that_is_refused_keeps_nothing_else_from_being_done(
     await cluster.kube.delete(resources.PODS, lost, cluster.namespace)
     await cluster.until(cluster.kubelet.pods, lambda: lost in cluster.kubelet.ended, "the pod is gone")
     await cluster.until_layout(1, 3)
-    await cluster.kube.delete(QUOTAS, "small", cluster.namespace)
+    await cluster.kube.delete(QUOTAS, "team", cluster.namespace)
     await cluster.until_plan(PlanPhase.COMPLETED, name)
     await cluster.until_layout(2, 2)
     assert cluster.condition(ConditionType.DEGRADED)[0] == "False"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fixtures.crds import until_established
 from pointsman.api.protocol.names import LANGUAGE_ROLES, REVISION_LABEL, Role
 from pointsman.api.v1alpha1.conditions import ConditionType
 from pointsman.kube import resources
@@ -27,7 +28,7 @@ WITHOUT_ENCODE = Path(__file__).with_name("crds_ec6a7b8.json")
 def install(control_plane: ControlPlane, source: Path) -> None:
     """What helm does with CRDs at an upgrade and at a rollback."""
     control_plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(source))
-    control_plane.kubectl("wait", "--for=condition=Established", "-f", str(source), "--timeout=60s")
+    until_established(control_plane)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from fixtures.crds import until_established
 from fixtures.helm_release import CHART, HelmRelease
 from fixtures.operators import OperatorProcess
 from pointsman.api.protocol.names import COPIED_REPLICAS_ANNOTATION, ROLE_LABEL, SERVICE_LABEL, Role
@@ -98,7 +99,7 @@ def installation(
     found.operator.kill()
     release.helm("uninstall", release.name, "--no-hooks")
     control_plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRDS))
-    control_plane.kubectl("wait", "--for=condition=Established", "-f", str(CRDS), "--timeout=60s")
+    until_established(control_plane)
 
 
 @pytest.fixture
@@ -267,7 +268,7 @@ async def _upgrade_roll_back_and_upgrade(
     # upgrade: the service does not change, and an elastic group gets its objects
     release.upgrade(CHART, *EARLIER_REGISTRY)
     assert images_of(release) == images_before
-    control_plane.kubectl("wait", "--for=condition=Established", f"crd/{ELASTIC_CRD}", "--timeout=60s")
+    until_established(control_plane)
     await run_operator(earlier=False)
     await service_is_unchanged()
     group_spec = {
