@@ -17,6 +17,7 @@ import pytest
 from charts.dashboards.elastic import ELASTIC
 from prometheus_client.parser import text_string_to_metric_families
 
+from engine.elastic.ties import ties_of_float32
 from engine.gateway.conftest import TOKEN, entry, give_role
 from fixtures.elastic_group import ElasticGroup, running_group
 from fixtures.engines import MODEL, Engines, PlainEngines
@@ -87,8 +88,9 @@ async def slots_used(group: ElasticGroup, instance: str) -> int:
 
 
 async def exact(
-    gateway: Gateway, plain_engines: PlainEngines, asked: Iterable[Prompt], during: asyncio.Task[None]
-) -> None:
+    group: ElasticGroup, gateway: Gateway, plain_engines: PlainEngines, asked: Iterable[Prompt],
+    during: asyncio.Task[None], folder: Path,
+) -> None:  # fmt: skip
     """``asked`` until ``during`` has ended, and the same of one engine."""
     async with (
         Endpoint(f"{gateway.of.url}/v1", MODEL) as ours,
@@ -97,8 +99,7 @@ async def exact(
         served = await closed_loop(ours, takewhile(lambda _: not during.done(), asked), clients=4)
         await during
         alone = await closed_loop(reference, [record.prompt for record in served], clients=2)
-    comparison = compare(alone, served)
-    assert comparison.exact, comparison.differences
+    ties_of_float32(group.engines.environment, group.engines.model, compare(alone, served), served, folder)
 
 
 async def test_instances_bind_their_own_address_alone_for_tensors(group: ElasticGroup, gateway: Gateway) -> None:
@@ -114,7 +115,7 @@ async def test_instances_bind_their_own_address_alone_for_tensors(group: Elastic
 
 
 async def test_instances_join_die_stand_still_and_drain_and_every_answer_is_that_of_one_engine(
-    group: ElasticGroup, gateway: Gateway, plain_engines: PlainEngines
+    group: ElasticGroup, gateway: Gateway, plain_engines: PlainEngines, tmp_path: Path
 ) -> None:
     async def come_and_go() -> None:
         group.add(2)
@@ -135,7 +136,8 @@ async def test_instances_join_die_stand_still_and_drain_and_every_answer_is_that
         group.instances.pop("eg-2").process.send_signal(signal.SIGTERM)
         await eventually(lambda: has_instances(group, 1), "it has handed over what it had")
 
-    await exact(gateway, plain_engines, islice(prompts(MIX, seed=1), 200), asyncio.create_task(come_and_go()))
+    asked = islice(prompts(MIX, seed=1), 200)
+    await exact(group, gateway, plain_engines, asked, asyncio.create_task(come_and_go()), tmp_path)
     found = await metrics(group)
     print(found)
     assert found['iterations_total{degree="2",phase="prefill"}'] > 0

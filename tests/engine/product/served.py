@@ -19,6 +19,7 @@ from pointsman.api.v1alpha1.plan import PlanPhase
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.kube.client import Kube
 from pointsman.local.cluster import SYSTEM_NAMESPACE, LocalCluster
+from pointsman.local.errors import ControlPlaneFailed
 from pointsman.local.observation import Observer, ServiceView, WorkerView
 from pointsman.local.quickstart.examples import read_example, with_model
 from pointsman.local.quickstart.waiting import wait_until
@@ -123,9 +124,11 @@ class Served:
             if sample.name == metrics.GATEWAY_RETRIES.name and sample.labels["reason"].endswith("-mid-stream")
         )
 
-    def kill(self, pod: str) -> None:
-        """kill -9 of what a pod runs."""
+    def kill(self, pod: str) -> int:
+        """kill -9 of what a pod runs; how often its container had been started again before."""
+        before = self.restarts(pod)
         self.cluster.kill_container(self.namespace, pod)
+        return before
 
     def kill_part(self, component: str) -> str:
         """kill -9 of a part of the chart (``operator``, ``planner``, ``nats``); returns its pod's name."""
@@ -143,6 +146,10 @@ class Served:
         """How often a pod's container was started again."""
         path = "jsonpath={.status.containerStatuses[0].restartCount}"
         return int(self.cluster.kubectl("get", "pod", pod, "-n", namespace or self.namespace, "-o", path))
+
+    async def restarted(self, pod: str, *, since: int, namespace: str | None = None) -> None:
+        """Wait until its container was started again: until then the pod's status may still be that of before."""
+        await eventually(lambda: self.restarts(pod, namespace) > since, f"{pod} is started again")
 
     def patient(self) -> Endpoint:
         """The gateway for a client that asks again for an answer that has not begun, as applications do."""
@@ -229,6 +236,17 @@ def evict(chat: Served, pod: str) -> None:
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": chat.namespace}}
     path = f"/api/v1/namespaces/{chat.namespace}/pods/{pod}/eviction"
     chat.cluster.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(body))
+
+
+def may_evict(chat: Served, pod: str) -> bool:
+    """Evict a pod; False while its budget, which a controller counts a moment later, does not allow it."""
+    try:
+        evict(chat, pod)
+    except ControlPlaneFailed as error:
+        if "disruption budget" not in str(error):
+            raise
+        return False
+    return True
 
 
 def gateways(chat: Served) -> dict[str, bool]:

@@ -62,15 +62,15 @@ async def test_a_killed_gateway_comes_back_and_clients_that_ask_again_get_the_ri
     gateway = (await chat.look()).gateways[0].metadata.name
     async with chat.patient() as client, running_load(client, iter(GATEWAY), clients=6) as traffic:
         await traffic.answered(4, timeout_seconds=120)
-        chat.kill(gateway)
+        before = chat.kill(gateway)
         await all_answered(traffic, GATEWAY)
     assert errors(traffic.records) == []
     assert differences(answers, traffic.records) == ()
+    await chat.restarted(gateway, since=before)
     view = await chat.until(
         "the gateway's own container serves again",
         lambda view: [(pod.metadata.name, pod.ready) for pod in view.gateways] == [(gateway, True)],
     )
-    assert chat.restarts(gateway) >= 1
     assert len(uids(view)) == 3
     await chat.at_rest()  # what the dead gateway had asked for is computed for nobody any more
 
@@ -92,7 +92,7 @@ async def test_pods_serve_on_without_their_node_and_what_died_meanwhile_is_start
         await all_answered(traffic, NODE)
     assert errors(traffic.records) == []
     assert differences(answers, traffic.records) == ()
-    await chat.until("the killed worker was started again", lambda _: chat.restarts(victim) > started[victim])
+    await chat.restarted(victim, since=started[victim])
     after = await chat.ready(prefill=1, decode=2)
     assert uids(after) == uids(before), "no pod was made anew"
     assert {name: chat.restarts(name) for name in started} == {**started, victim: started[victim] + 1}
@@ -195,6 +195,7 @@ async def test_a_plan_is_carried_out_once_though_a_part_dies_in_the_middle_of_it
         await traffic.answered(3, timeout_seconds=120)
         name = two_and_two(chat, f"{chat.name}-dies-{part}")
         await reaches(plans, in_the_middle, name)
+        restarts = chat.restarts(chat.part(part), SYSTEM_NAMESPACE)
         pod = chat.kill_part(part)
         plan = await reaches(plans, has_ended, name)
         await all_answered(traffic, PLANS[part])
@@ -209,7 +210,7 @@ async def test_a_plan_is_carried_out_once_though_a_part_dies_in_the_middle_of_it
     assert after.service is not None
     assert after.service.status.routing is not None
     assert after.service.status.routing.max_local_prefill_tokens == 400
+    await chat.restarted(pod, since=restarts, namespace=SYSTEM_NAMESPACE)
     system_pods_ready(chat)
-    await chat.until(f"the {part} was started again", lambda _: chat.restarts(pod, SYSTEM_NAMESPACE) >= 1)
     assert [found.metadata.name for found in plans.objects()] == [name], "nobody decided anything else"
     await chat.at_rest()

@@ -16,15 +16,16 @@ async def test_killing_the_prefill_worker_loses_no_request_and_no_token(chat: Se
     victim = await chat.worker(Role.PREFILL)
     async with running_load(chat.endpoint, iter(asked), clients=6) as traffic:
         await traffic.answered(6, timeout_seconds=120)
-        chat.kill(victim.name)
+        before = chat.kill(victim.name)
         await traffic.until(lambda records: len(records) == len(asked), timeout_seconds=120)
     assert errors(traffic.records) == []
     assert compare(expected, traffic.records).exact, compare(expected, traffic.records).differences
     # The restarted container gets its role back, and prompts are computed remotely again.
+    await chat.restarted(victim.name, since=before)
     await chat.ready(prefill=1, decode=2)
-    again = await closed_loop(chat.endpoint, some(PREFILL_HEAVY, 4, seed=32), clients=1)
-    assert errors(again) == []
-    assert PrefillPath.REMOTE in {record.path for record in again}
+    async with running_load(chat.endpoint, prompts(PREFILL_HEAVY, seed=32), clients=1) as again:
+        await again.until(lambda records: any(r.path is PrefillPath.REMOTE for r in records), timeout_seconds=120)
+    assert errors(again.records) == []
     await chat.at_rest()
 
 
@@ -43,13 +44,15 @@ async def test_killing_a_decode_worker_loses_no_request_and_no_token_not_even_of
     # Four streams at once are spread over the two workers, so some are in the middle of their answer at the victim.
     async with asyncio.timeout(120):
         await asyncio.gather(*(event.wait() for event in begun))
+    moved = await chat.mid_stream_moves()
     async with running_load(chat.endpoint, iter(asked), clients=4) as traffic:
-        chat.kill(victim.name)
+        before = chat.kill(victim.name)
         await traffic.until(lambda records: len(records) == len(asked), timeout_seconds=120)
     answers = [*traffic.records, *await asyncio.gather(*streams)]
     assert errors(answers) == []
     assert compare(expected, answers).exact, compare(expected, answers).differences
-    assert await chat.mid_stream_moves() > 0, "no stream had begun at the worker that was killed"
+    assert await chat.mid_stream_moves() > moved, "no stream had begun at the worker that was killed"
+    await chat.restarted(victim.name, since=before)
     await chat.ready(prefill=1, decode=2)
     await chat.at_rest()
 

@@ -12,6 +12,7 @@ from engine.product.served import (
     errors,
     evict,
     gateways,
+    may_evict,
     served,
     stream_of,
 )
@@ -19,7 +20,7 @@ from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.conditions import ConditionStatus, ConditionType
 from pointsman.local.cluster import RELEASE, SYSTEM_NAMESPACE, LocalCluster
 from pointsman.local.errors import ControlPlaneFailed
-from pointsman.local.observation import ServiceView
+from pointsman.local.observation import ServiceView, WorkerView
 from pointsman.local.traffic import Endpoint, PrefillPath, Record, prompts, running_load
 from waiting import eventually, until
 
@@ -46,23 +47,28 @@ async def test_an_evicted_worker_finishes_its_streams_first_and_the_others_are_k
     chat: Served,
 ) -> None:
     streams = await begun_streams(chat.endpoint, 4)
-    before = await chat.look()
-    busy = [worker for worker in before.routable(Role.DECODE) if worker.state is not None and worker.state.in_flight]
-    assert busy, "no stream runs anywhere"
-    victim = busy[0].name
-    (other,) = (worker.name for worker in before.routable(Role.DECODE) if worker.name != victim)
+    # A busy worker may leave a look without an answer.
+    before = await chat.until("a decode worker has a stream", lambda view: bool(_busy(view)))
+    victim = _busy(before)[0]
+    (other,) = (worker.name for worker in before.routable(Role.DECODE) if worker.name != victim.name)
     moved = await chat.mid_stream_moves()
-    evict(chat, victim)
+    await eventually(lambda: may_evict(chat, victim.name), "the worker is evicted")
     for kept in (other, before.routable(Role.PREFILL)[0].name):
         with pytest.raises(ControlPlaneFailed, match="disruption budget"):
             evict(chat, kept)
     answers = [await stream for stream in streams]
     assert whole(answers), errors(answers)
     assert await chat.mid_stream_moves() == moved, "every stream ended where it had begun"
-    assert victim in {answer.worker for answer in answers}, "the evicted worker had none: nothing was shown"
-    after = await chat.ready(prefill=1, decode=2)
-    assert victim not in {worker.name for worker in after.workers}
+    assert victim.name in {answer.worker for answer in answers}, "the evicted worker had none: nothing was shown"
+    uid = victim.pod.metadata.uid  # its name may be taken again
+    await chat.until("the evicted worker is gone", lambda view: uid not in _uids(view))
+    await chat.ready(prefill=1, decode=2)
     await chat.at_rest()
+
+
+def _busy(view: ServiceView) -> list[WorkerView]:
+    """Decode workers with requests."""
+    return [worker for worker in view.routable(Role.DECODE) if worker.state is not None and worker.state.in_flight]
 
 
 def _uids(view: ServiceView) -> set[str]:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 
-from engine.product.served import MIX, MODEL_NAME, WAIT_SECONDS, Served, errors, evict, gateways
+from engine.product.served import MIX, MODEL_NAME, WAIT_SECONDS, Served, errors, gateways, may_evict
 from pointsman.api.protocol import names
 from pointsman.local.traffic import Endpoint, prompts, running_load
 from waiting import eventually
@@ -16,7 +16,7 @@ async def delete(chat: Served, pod: str) -> None:
 
 
 async def evict_it(chat: Served, pod: str) -> None:
-    evict(chat, pod)
+    await eventually(lambda: may_evict(chat, pod), "the gateway is evicted")
 
 
 async def drain_its_node(chat: Served, pod: str) -> None:
@@ -30,6 +30,16 @@ async def drain_its_node(chat: Served, pod: str) -> None:
         chat.cluster.kubectl("uncordon", node)
     assert f"pod/{pod} evicted" in said
     assert f"node/{node} drained" in said
+
+
+async def until_replaced(chat: Served, gone: str) -> None:
+    """Another gateway has taken its place."""
+
+    def replaced() -> bool:
+        found = gateways(chat)
+        return gone not in found and list(found.values()) == [True]
+
+    await eventually(replaced, "another gateway has taken its place")
 
 
 async def test_the_only_gateway_is_deleted_evicted_and_drained_under_load_and_no_request_fails(chat: Served) -> None:
@@ -53,12 +63,9 @@ async def test_the_only_gateway_is_deleted_evicted_and_drained_under_load_and_no
             assert ready
             await traffic.answered(5, timeout_seconds=120)
             await take_away(chat, before)
-
-            def replaced(gone: str = before) -> bool:
-                found = gateways(chat)
-                return gone not in found and list(found.values()) == [True]
-
-            await eventually(replaced, "another gateway has taken its place")
+            await until_replaced(chat, before)
             await traffic.answered(5, timeout_seconds=120)
+    ((last, _),) = gateways(chat).items()
     tolerate()
+    await until_replaced(chat, last)  # the next test uses the pod's own address
     assert errors(traffic.records) == []

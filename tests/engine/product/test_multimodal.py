@@ -192,10 +192,14 @@ async def test_chats_with_images_are_answered_as_by_one_plain_server(vision: Vis
     assert set(with_images_by_path) == set(PrefillPath), "prompts with images are prefilled remotely and locally"
 
     assert await vision.images() - before == Counter(encode=7, bypass=2, cache=2)
-    fetched = await vision.metric(metrics.WORKER_EMBEDDING_FETCHES.name, SUCCEEDED, roles=names.LANGUAGE_ROLES)
-    assert fetched >= 7, "the workers that prefill have fetched what the encode worker made"
-    transfers = metrics.EMBEDDING_TRANSFER_TRANSFERS.name
-    assert await vision.metric(transfers, {"result": "succeeded"}, roles=names.LANGUAGE_ROLES) == fetched
+    fetches, transfers = metrics.WORKER_EMBEDDING_FETCHES.name, metrics.EMBEDDING_TRANSFER_TRANSFERS.name
+
+    async def all_fetched() -> bool:  # an engine reports fetches and transfers with its steps, each in its own way
+        fetched = await vision.metric(fetches, SUCCEEDED, roles=names.LANGUAGE_ROLES)
+        transferred = await vision.metric(transfers, {"result": "succeeded"}, roles=names.LANGUAGE_ROLES)
+        return transferred == fetched >= 7
+
+    await eventually(all_fetched, "the workers that prefill have fetched what the encode worker made")
     assert await vision.metric(metrics.EMBEDDING_TRANSFER_BLOCKS.name, roles=names.LANGUAGE_ROLES) > 0
     await vision.nothing_left()
 
@@ -208,8 +212,12 @@ async def test_images_of_one_chat_go_to_two_encode_workers_and_a_death_costs_no_
     (many,) = chats([(LARGE,) * 4], seed=3)
     answers = [await vision.endpoint.send(many)]
     for worker in view.routable(Role.ENCODE):
-        seconds = await samples_of(url_of(worker), f"{metrics.WORKER_ENCODE_SECONDS.name}_count")
-        assert sum(value for _, value in seconds) > 0, f"{worker.name} has encoded nothing"
+
+        async def has_encoded(url: str = url_of(worker)) -> bool:
+            seconds = await samples_of(url, f"{metrics.WORKER_ENCODE_SECONDS.name}_count")
+            return sum(value for _, value in seconds) > 0
+
+        await eventually(has_encoded, f"{worker.name} has encoded some of them")
 
     # The prefill worker cannot fetch while it is paused, so both encode workers die with embeddings that wait for it.
     _, dying = chats([(LARGE, LARGE), (LARGE, 2 * LARGE)], seed=4)

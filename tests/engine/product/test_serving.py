@@ -5,6 +5,7 @@ import json
 from engine.product.served import MIX, Served, errors, some
 from pointsman.api.protocol.names import Role
 from pointsman.local.traffic import Endpoint, closed_loop, compare, summarise
+from waiting import eventually
 
 
 async def test_the_example_becomes_ready_and_says_so_in_words_a_newcomer_reads(chat: Served) -> None:
@@ -19,11 +20,19 @@ async def test_the_example_becomes_ready_and_says_so_in_words_a_newcomer_reads(c
 
 async def test_events_tell_how_each_worker_came_to_serve(chat: Served) -> None:
     view = await chat.look()
-    listed = json.loads(chat.kubectl("get", "events", "-o", "json"))["items"]
-    notes = [(event["reason"], event["message"]) for event in listed if event["involvedObject"]["name"] == chat.name]
-    for worker in view.workers:
-        reasons = {reason for reason, message in notes if worker.name in message}
-        assert reasons >= {"WorkerCreated", "RoleGiven", "WorkerRoutable"}, notes
+
+    def untold() -> set[tuple[str, str]]:
+        listed = json.loads(chat.kubectl("get", "events", "-o", "json"))["items"]
+        notes = [(item["reason"], item["message"]) for item in listed if item["involvedObject"]["name"] == chat.name]
+        return {
+            (worker.name, reason)
+            for worker in view.workers
+            for reason in ("WorkerCreated", "RoleGiven", "WorkerRoutable")
+            if not any(about == reason and worker.name in message for about, message in notes)
+        }
+
+    # Events are written beside the status, so perhaps after it.
+    await eventually(lambda: not untold(), "each worker's way is told")
 
 
 async def test_answers_are_token_exact_whether_the_prompt_was_computed_locally_or_remotely(
