@@ -16,7 +16,6 @@ from fixtures.prometheus_server import PrometheusServer, running_prometheus
 from integration.planner.live_loads import LONG, health, healthy
 from pointsman.api.protocol import metrics as named
 from pointsman.api.v1alpha1.conditions import ConditionStatus
-from pointsman.local.addresses import free_port
 from pointsman.planner.core.metrics import scrape_pair
 from pointsman.planner.core.metrics.prometheus_matrix import by_pod
 from pointsman.planner.core.state import State
@@ -41,11 +40,11 @@ def prometheus() -> Iterator[PrometheusServer]:
 
 
 class Pod:
-    """A page on a port of its own."""
+    """A page on a port of its own. ``address`` is known once it is started."""
 
     def __init__(self) -> None:
         self.page = Page()
-        self.address = f"127.0.0.1:{free_port('127.0.0.1')}"
+        self.address = ""
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
@@ -56,7 +55,9 @@ class Pod:
         app.router.add_get("/metrics", metrics)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", int(self.address.rsplit(":", 1)[1])).start()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        host, port = self._runner.addresses[0]
+        self.address = f"{host}:{port}"
 
     async def stop(self) -> None:
         if self._runner is not None:

@@ -156,8 +156,15 @@ async def test_a_shift_is_answered_by_threshold_then_switch_then_scale_as_the_si
     )
     following = asyncio.create_task(versions.run())
     await cluster.until(versions, versions.synced.is_set, "the service is followed")
-    playing, begin = asyncio.create_task(engines.run()), datetime.now(UTC)
     planner.start()
+
+    def is_planned() -> bool:
+        service = cluster.service()
+        return service is not None and any(item.type == "PlannerHealthy" for item in service.status.conditions)
+
+    # The load begins when the planner looks: on a busy computer it takes long to start, and the load is by the clock.
+    await cluster.until(cluster.services, is_planned, "the planner looks")
+    playing, begin = asyncio.create_task(engines.run()), datetime.now(UTC)
     try:
 
         def scaled() -> bool:
