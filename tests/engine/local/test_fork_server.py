@@ -108,7 +108,7 @@ def test_a_request_that_makes_no_sense_harms_nobody_else(engines: Engines, scrip
             connection.connect(str(engines.socket))
             socket.send_fds(connection, [nonsense], [0, 1, 2])
             assert b"error" in connection.recv(4096)
-    assert start(engines.socket, ["python", str(script)], {}, script.parent).wait(30) == 3
+    assert start(engines.socket, ["python", str(script)], {}, script.parent).wait(120) == 3
 
 
 def test_temporary_files_go_where_its_own_environment_says(engines: Engines, script: Path, tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_the_client_program_waits_for_a_server_that_is_not_there_yet(engines: En
         assert process.stdout is not None
         assert not select.select([process.stdout], [], [], 1.0)[0]
         later.symlink_to(engines.socket)
-        assert process.communicate(timeout=60)[0] == "here\n"
+        assert process.communicate(timeout=120)[0] == "here\n"
     assert process.returncode == 0
 
 
@@ -168,7 +168,7 @@ def test_a_killed_client_takes_the_process_and_its_children_along(engines: Engin
         everyone = [family, *family.children()]
         assert len(everyone) == 2
         process.kill()
-        _, alive = psutil.wait_procs(everyone, timeout=30)
+        _, alive = psutil.wait_procs(everyone, timeout=120)
     assert not alive
 
 
@@ -185,7 +185,7 @@ def test_a_killed_server_takes_everything_along(engines: Engines, script: Path, 
             everyone = [family, *family.children()]
         assert len(everyone) == 2
         server.kill()
-        _, alive = psutil.wait_procs(everyone, timeout=30)
+        _, alive = psutil.wait_procs(everyone, timeout=120)
         assert not alive
         with pytest.raises(ForkServerFailed, match="has ended"):
             process.wait(120)

@@ -44,12 +44,15 @@ async def serving(controlled: Controlled) -> Serving:
 
 async def test_more_tokens_of_a_whole_answer_took_the_engine_longer(serving: Serving) -> None:
     """The stand-in needs no time for a token, so the contract allows 0."""
-    took_ms = []
+
+    async def took_ms(session: aiohttp.ClientSession, tokens: int) -> float:
+        asked = {"model": MODEL, "prompt": "Hello", "max_tokens": tokens, "ignore_eos": True}
+        sent = {"Authorization": f"Bearer {TOKEN}"}
+        async with session.post(f"{serving.url}/v1/completions", json=asked, headers=sent) as answer:
+            assert answer.status == 200, await answer.text()
+            return float(answer.headers[headers.DECODE_MS])
+
     async with aiohttp.ClientSession() as session:
-        for tokens in (1, 2, 32):
-            asked = {"model": MODEL, "prompt": "Hello", "max_tokens": tokens, "ignore_eos": True}
-            sent = {"Authorization": f"Bearer {TOKEN}"}
-            async with session.post(f"{serving.url}/v1/completions", json=asked, headers=sent) as answer:
-                assert answer.status == 200, await answer.text()
-                took_ms.append(float(answer.headers[headers.DECODE_MS]))
-    assert took_ms[0] == 0 < took_ms[1] < took_ms[2]
+        # Of several the shortest: others on the computer may stretch one step to the time of many.
+        one, two, many = [min([await took_ms(session, tokens) for _ in range(5)]) for tokens in (1, 2, 32)]
+    assert one == 0 < two < many

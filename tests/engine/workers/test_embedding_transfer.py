@@ -168,19 +168,22 @@ async def test_nothing_lands_in_freed_blocks_when_a_stopped_encode_worker_goes_o
 ) -> None:
     """The language side has closed the connection meanwhile, and others have its blocks."""
     async with pair(engine_environment, tmp_path, "nixl", sizes_first=True, max_request_tokens=9000) as both:
-        both.options["timeout_s"] = 1.0
+        both.options["timeout_s"] = 3.0
         await both.start("language")
         await both.arrives("first", 100)  # so the connection is there
-        await both.put({"r": 8000})
-        await both.fetch({"r": 8000})
-        while not await both.language.ask("usage"):
-            pass
-        both.encode.child.send_signal(signal.SIGSTOP)
-        said = await both.language.line("request")
-        await both.free(both.language)
-        before = await both.language.ask("region")
-        both.encode.child.send_signal(signal.SIGCONT)
-        await both.free(both.encode)
-        assert await both.language.ask("region") == before
-        assert "error" in said, "it was stopped too late: nothing was shown"
+        for attempt in range(20):  # on a busy computer it may be stopped too late, which shows nothing
+            await both.put({f"r{attempt}": 8000})
+            await both.fetch({f"r{attempt}": 8000})
+            while not await both.language.ask("usage"):
+                pass
+            both.encode.child.send_signal(signal.SIGSTOP)
+            said = await both.language.line("request")
+            await both.free(both.language)
+            before = await both.language.ask("region")
+            both.encode.child.send_signal(signal.SIGCONT)
+            await both.free(both.encode)
+            assert await both.language.ask("region") == before
+            if "error" in said:
+                break
+        assert "error" in said, "it was stopped too late each time: nothing was shown"
         assert os.getpgid(both.encode.child.pid), "it lives"
