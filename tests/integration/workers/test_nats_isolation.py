@@ -97,6 +97,7 @@ async def pod(server: GuardedNats, uid: str, login: Login | None = None) -> Asyn
         inbox_prefix=inbox,
         allow_reconnect=False,
         error_cb=refuse,
+        connect_timeout=30,
     )
     try:
         yield Pod(client, uid, refusals)

@@ -14,12 +14,13 @@ from nats.js import JetStreamContext
 
 from fixtures.asgi_engine import BLOCK
 from fixtures.nats_server import PASSWORD, USER, NatsServer
-from fixtures.services import QUICK, Service
-from fixtures.workers import Worker
+from fixtures.services import Service
+from fixtures.workers import DEADLINE_SECONDS, Worker
 from pointsman.api.protocol import names
 from pointsman.api.protocol.control import WorkerPhase
 from pointsman.api.protocol.names import Role
 from pointsman.api.protocol.prefill import PrefillOutcome, PrefillReply, PrefillRequest
+from pointsman.workers.prefill_server import PAUSES
 from waiting import eventually
 
 
@@ -64,13 +65,15 @@ class Asker:
 
     async def answer(self) -> PrefillReply:
         """The next answer."""
-        return PrefillReply.model_validate_json((await self._answers.next_msg(timeout=30)).data)
+        return PrefillReply.model_validate_json((await self._answers.next_msg(timeout=DEADLINE_SECONDS)).data)
 
     async def until_empty(self) -> None:
         """Wait until every request is acknowledged."""
-        async with asyncio.timeout(30):
-            while (await self.jetstream.stream_info(self.stream)).state.messages:
-                pass
+
+        async def empty() -> bool:
+            return not (await self.jetstream.stream_info(self.stream)).state.messages
+
+        await eventually(empty, "the queue is empty")
 
 
 @pytest.fixture
@@ -142,23 +145,27 @@ async def test_a_dead_workers_request_is_given_to_another_after_the_ack_wait(ser
         PrefillOutcome.DONE,
         "prefill-1",
     )
-    assert time.monotonic() - died_s < 10
+    assert time.monotonic() - died_s < 25, "by default a consumer waits for 30 s"
     assert second.engine.prefills == [request.token_ids]
     await asker.until_empty()
 
 
 async def test_a_prefill_longer_than_the_ack_wait_is_not_redelivered_while_its_worker_lives(
-    service: Service, prefill: Worker, asker: Asker
+    service: Service, asker: Asker
 ) -> None:
-    idle = await service.worker("prefill-1", None)
+    ack_wait_s = 4.0  # far above what a busy computer may keep a heartbeat
+    own = {"ack_wait_seconds": ack_wait_s}
+    prefill = await service.worker("prefill-0", Role.PREFILL, **own)
+    prefill.engine.gate.clear()
+    idle = await service.worker("prefill-1", None, **own)
     client: Client = asker._client
     heartbeats = await client.subscribe(f"$JS.ACK.{asker.stream}.>")
     await asker.ask(20)
     await eventually(lambda: prefill.engine.prefilling, "the prefill began")
     await idle.take_role(Role.PREFILL)
     begun_s = time.monotonic()
-    while time.monotonic() - begun_s < 3 * QUICK["ack_wait_seconds"]:
-        assert (await heartbeats.next_msg(timeout=QUICK["ack_wait_seconds"])).data == b"+WPI"
+    while time.monotonic() - begun_s < 1.5 * ack_wait_s:
+        assert (await heartbeats.next_msg(timeout=ack_wait_s)).data == b"+WPI"
     prefill.engine.gate.set()
     assert (await asker.answer()).prefill_worker == "prefill-0"
     await asker.until_empty()
@@ -231,11 +238,12 @@ async def test_a_worker_whose_engine_fails_leaves_the_queue_to_others_for_a_whil
     await decode.sees()
     await eventually(lambda: not prefill.sidecar._server._pull_outstanding, "its last pull has ended")
     await other.take_role(Role.PREFILL)
-    answered = []
+    answered, paused_s = [], time.monotonic()
     for _ in range(20):
         await asker.ask(20)
         answered.append((await asker.answer()).prefill_worker)
-    assert answered.count("prefill-0") <= 1, "one tests its engine, if that took longer than the pause"
+    pauses = int((time.monotonic() - paused_s) / PAUSES.base_s)
+    assert answered.count("prefill-0") <= 1 + pauses, "after a pause one tests its engine"
     await other.take_role(None)
     prefill.engine.fails_prefills = ""
     await decode.sees("prefill-0")

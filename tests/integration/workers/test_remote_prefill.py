@@ -410,10 +410,12 @@ async def test_a_client_that_leaves_while_its_prompt_waits_takes_it_off_the_queu
 async def _until_stored(server: NatsServer, service: Service, messages: int) -> None:
     client = await nats.connect(server.url, user=USER, password=PASSWORD)
     try:
-        async with asyncio.timeout(10):  # less than a request waits
-            stream = names.prefill_stream("tests", service.uid)
-            while (await client.jetstream().stream_info(stream)).state.messages != messages:
-                pass
+        stream = names.prefill_stream("tests", service.uid)
+
+        async def stored() -> bool:
+            return bool((await client.jetstream().stream_info(stream)).state.messages == messages)
+
+        await eventually(stored, f"{messages} messages", 25)  # less than a request waits
     finally:
         await client.close()
 

@@ -1,15 +1,16 @@
 """Embeddings from one engine's process to another's, in the background: once, in bounded memory, whoever is killed."""
 
+import itertools
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from threading import Event
 from typing import Any
 
 import pytest
@@ -22,20 +23,21 @@ from integration.workers.multimodal.exchange_process import (
     settings,
     vectors,
 )
+from pointsman.local.addresses import free_port
 from pointsman.workers.multimodal.exchange.fetcher import EmbeddingFetcher
 from pointsman.workers.multimodal.exchange.publisher import EmbeddingPublisher
 from pointsman.workers.multimodal.exchange.references import EmbeddingReference
 from pointsman.workers.multimodal.exchange.settings import ExchangeSettings
-from waiting import until
+from pointsman.workers.multimodal.transfer.buffers import Embedding
+from waiting import DEADLINE_S, until
 
 PROCESS = Path(__file__).with_name("exchange_process.py")
 
 
 @pytest.fixture
 def own() -> ExchangeSettings:
-    """Of an encode worker at a free port."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return settings("127.0.0.1", probe.getsockname()[1])
+    """Of an encode worker at a free port, which the kernel gives to nobody meanwhile."""
+    return settings("127.0.0.1", free_port())
 
 
 @contextmanager
@@ -162,18 +164,32 @@ def test_an_encode_worker_that_stands_still_is_given_up_in_time(own: ExchangeSet
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_killed_language_worker_leaves_no_block_in_use(own: ExchangeSettings, seed: int) -> None:
+def test_a_killed_language_worker_leaves_no_block_in_use(
+    own: ExchangeSettings, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     dice = Random(seed)
     lengths = {f"item {number}": dice.randrange(500, 2000) for number in range(8)}
     with publishing(own) as publisher:
         for key, num_tokens in lengths.items():
             publisher.publish(key, num_tokens, vectors(key, num_tokens))
         params = {key: reference(key, num_tokens, own).sealed(TOKEN) for key, num_tokens in lengths.items()}
+        put, point, served = publisher._server.put, dice.randrange(len(lengths)), itertools.count()
+        begun, killed = Event(), Event()
+
+        def serve(item: str, embedding: Embedding) -> None:
+            """In the publisher's thread, which stands still from the drawn point on until the kill."""
+            put(item, embedding)
+            if next(served) == point:
+                begun.set()
+                assert killed.wait(DEADLINE_S)
+
+        monkeypatch.setattr(publisher._server, "put", serve)
         with process("fetch", own, params) as child:
             said(child, "fetching")
-            begun = until(lambda: publisher.usage.used_blocks, "it is being served")
-            assert begun
+            assert begun.wait(DEADLINE_S), "it is being served"
             child.kill()
+            child.wait()
+            killed.set()
         until(lambda: publisher.usage.used_blocks == 0, "the blocks are free")
         with fetching() as fetcher:
             publisher.publish("later", 4000, vectors("later", 4000))

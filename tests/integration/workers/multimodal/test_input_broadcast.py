@@ -35,7 +35,7 @@ from waiting import eventually
 
 PROCESS = Path(__file__).with_name("broadcast_process.py")
 MODES = [Mode.SYNC, Mode.ASYNC, Mode.DELAYED, Mode.COMBINED, Mode.AUTO]
-ALL_END_S = 60.0  # far less than the stall time of a rank that must be lost at once
+ALL_END_S = 150.0  # far less than the stall time of a rank that must be lost at once
 KILLS, PARTS = 200, 4
 
 
@@ -163,7 +163,7 @@ async def test_after_a_kill_the_other_ranks_end_everything_alike_and_at_once(
 @pytest.mark.parametrize("mode", [Mode.SYNC, Mode.COMBINED])
 async def test_a_rank_that_stands_still_is_lost_after_the_stall_time(mode: Mode) -> None:
     run = Run(seed=3, mode=mode, world_size=4, requests=400)
-    async with group_of(run, victim=2, kill_after=5, stop=True, stall_s=1) as group:
+    async with group_of(run, victim=2, kill_after=5, stop=True, stall_s=3) as group:
         check(group)
         ends = [message for rank in group.ranks for _, message in rank.ends.values()]
         assert any("rank 2 of the group is lost: it " in each for each in (*ends, group.ranks[0].refused))
