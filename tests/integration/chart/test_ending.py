@@ -10,6 +10,7 @@ import pytest
 
 from pointsman.api.protocol.names import FINALIZER
 from pointsman.local.cluster import RELEASE, SYSTEM_NAMESPACE, LocalCluster
+from pointsman.local.errors import ControlPlaneFailed
 from waiting import until
 
 INSTALL_PAGE = Path(__file__).parents[3] / "docs" / "use" / "install.md"
@@ -135,7 +136,10 @@ def test_the_documented_commands_take_everything_away_that_was_installed_and_ser
 
     def nothing_left() -> bool:
         left.clear()
-        left.update(everything(cluster) - before)
+        try:
+            left.update(everything(cluster) - before)
+        except ControlPlaneFailed as error:  # a kind that was listed a moment ago, whose CRD is gone by now
+            left.add(str(error))
         return not left
 
     try:

@@ -152,7 +152,9 @@ async def test_nobody_else_gets_in(pod: Pod, login: Login) -> None:
 
     credentials = {"user": login.user, "password": login.password} if login.user else {}
     with pytest.raises((nats.errors.Error, OSError)):
-        await nats.connect(f"nats://{pod.host}:4222", allow_reconnect=False, error_cb=ignore, **credentials)
+        await nats.connect(
+            f"nats://{pod.host}:4222", allow_reconnect=False, error_cb=ignore, connect_timeout=30, **credentials
+        )
 
 
 def test_no_password_is_on_a_command_line_and_the_file_is_for_the_server_alone(pod: Pod) -> None:

@@ -59,7 +59,7 @@ def test_its_prometheus_scrapes_operator_and_planner_with_the_labels_that_the_pl
     url = next(line.split()[-1] for line in kept.said.splitlines() if line.startswith("Prometheus: "))
 
     def scraped() -> dict[str, str]:
-        with urllib.request.urlopen(f"{url}/api/v1/query?query=up%7Bnamespace='{SYSTEM}'%7D", timeout=5) as answer:
+        with urllib.request.urlopen(f"{url}/api/v1/query?query=up%7Bnamespace='{SYSTEM}'%7D", timeout=60) as answer:
             found = json.load(answer)["data"]["result"]
         return {one["metric"]["component"]: one["value"][1] for one in found if one["metric"]["pod"]}
 

@@ -9,6 +9,7 @@ from pointsman.local.addresses import listeners_in_the_way
 from pointsman.local.control_plane import APISERVER, ETCD, ControlPlane, ControlPlaneOptions
 from pointsman.local.errors import ControlPlaneFailed
 from pointsman.local.processes import ProcessId
+from waiting import until
 
 
 def test_objects_outlive_a_killed_etcd_and_apiserver(mortal_control_plane: ControlPlane) -> None:
@@ -35,7 +36,16 @@ def test_a_user_may_do_only_what_rbac_grants(mortal_control_plane: ControlPlane)
     mortal_control_plane.kubectl("create", "clusterrole", "read", "--verb=list", "--resource=configmaps")
     mortal_control_plane.kubectl("create", "clusterrolebinding", "read", "--clusterrole=read", "--group=readers")
 
-    mortal_control_plane.kubectl("get", "configmaps", f"--kubeconfig={kubeconfig}")
+    def may_read() -> bool:
+        """The authorizer hears of a new binding a moment after it was made."""
+        try:
+            mortal_control_plane.kubectl("get", "configmaps", f"--kubeconfig={kubeconfig}")
+        except ControlPlaneFailed as error:
+            assert "cannot list resource" in str(error)
+            return False
+        return True
+
+    until(may_read, "the reader may read")
     with pytest.raises(ControlPlaneFailed, match='"reader" cannot list resource "secrets"'):
         mortal_control_plane.kubectl("get", "secrets", f"--kubeconfig={kubeconfig}")
 

@@ -72,8 +72,9 @@ def test_pods_live_on_when_the_node_is_killed_and_are_found_again(
     mortal.until_gone("deleted-unseen")
     assert (tmp_path / "hooked").exists(), "its preStop hook ran, with the container's environment"
     until(lambda: not forced.alive, "the container of the pod that is gone is ended")
+    mortal.until_ready("stays")  # its probe has a second, which on a busy computer may be too little once
     after = mortal.container("stays")
-    assert (after["containerID"], after["restartCount"], after["ready"]) == (before["containerID"], 0, True)
+    assert (after["containerID"], after["restartCount"]) == (before["containerID"], 0)
 
     ready.unlink()  # probes go on, with the container's own environment
     mortal.until("stays", lambda c: not c["ready"], "is not ready")
