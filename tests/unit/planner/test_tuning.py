@@ -83,6 +83,13 @@ def test_each_constant_names_a_load_or_a_test_that_exists() -> None:
         assert field.description is not None and field.description.count(".") >= 1, name
 
 
+def test_each_section_of_the_page_has_a_title_of_its_own() -> None:
+    titles = [line for line in page().splitlines() if line.startswith("## ")]
+    sections = (CORE / "tuning.py").read_text().count("    # --- ")
+    assert len({*titles}) == len(titles) == sections, titles
+    assert "## nothing yet" not in titles, "this is no title, it stands for a load or a test"
+
+
 @pytest.mark.parametrize("mode", [Mode.ACTIVE, Mode.SHADOW])
 def test_a_decision_reads_only_the_constants_that_it_was_given(monkeypatch: pytest.MonkeyPatch, mode: Mode) -> None:
     own = others_than_shipped(monkeypatch)

@@ -15,8 +15,8 @@ _SECTIONS: Final = {
     "recent_rate_s": "What comes",
     "model_ratio_bound": "How long the engine takes",
     "max_prefill_utilization": "How many workers",
-    "ready_requests": "nothing yet",
-    "attainment_headroom": "nothing yet",
+    "ready_requests": "Role switches",
+    "attainment_headroom": "Threshold and flow control",
     "plan_retry_s": "Plans and elastic groups",
 }
 """By the first field of each section."""
