@@ -533,7 +533,7 @@ def test_no_look_at_workers_in_any_condition_leaves_a_role_empty_or_goes_beyond_
     )  # fmt: skip
     roles = [*((Role.PREFILL, c) for c in prefill), *((Role.DECODE, c) for c in decode)]
     there = tuple(Worker(f"w{n}", role, condition, gpus=each) for n, (role, condition) in enumerate(roles))
-    state = replace(State(), requests=1000.0)
+    state = State()
     for tick, load in enumerate(loads):
         seen = observed(2.5 * tick, load, service=services, workers=there, worker_gpus=each)
         now = seen.committed(Role.PREFILL), seen.committed(Role.DECODE)
@@ -589,7 +589,7 @@ def test_a_lowered_budget_leaves_no_role_without_a_worker_that_starts(
     policy = replace(POLICY, max_gpus=3, scale_out=True, scale_in=True, role_switch=False)
     roles = [*((Role.PREFILL, c) for c in prefill), *((Role.DECODE, c) for c in decode)]
     there = tuple(Worker(f"w{n}", role, condition) for n, (role, condition) in enumerate(roles))
-    state = replace(State(), requests=1000.0)
+    state = State()
     for tick in range(4):
         seen = observed(2.5 * tick, replace(SHORT, arrivals_per_s=5), workers=there)
         state, decision, _ = decide(state, seen, policy, seen.at_s, LLAMA_8B_H100)
@@ -602,13 +602,13 @@ def test_nobody_shrinks_below_what_a_pool_must_have_while_workers_that_drain_tak
     conditions = [WorkerCondition.STARTING, WorkerCondition.STARTING, WorkerCondition.DRAINING]
     there = tuple(Worker(f"w{n}", Role.DECODE, condition) for n, condition in enumerate(conditions))
     seen = observed(0, replace(SHORT, arrivals_per_s=1), workers=there)
-    _, decision, _ = decide(replace(State(), requests=1000.0), seen, policy, 0, LLAMA_8B_H100)
+    _, decision, _ = decide(State(), seen, policy, 0, LLAMA_8B_H100)
     assert decision.decode == 2, decision.message
 
 
 def test_a_role_without_a_worker_gets_one_of_the_other_at_once() -> None:
     seen = observed(0, replace(SHORT, arrivals_per_s=5), 0, 3)
-    _, decision, _ = decide(replace(State(), requests=1000.0), seen, POLICY, 0, LLAMA_8B_H100)
+    _, decision, _ = decide(State(), seen, POLICY, 0, LLAMA_8B_H100)
     assert decision.switches == (Switch(Role.DECODE, Role.PREFILL, 1),)
 
 

@@ -15,9 +15,9 @@ _SECTIONS: Final = {
     "recent_rate_s": "What comes",
     "model_ratio_bound": "How long the engine takes",
     "max_prefill_utilization": "How many workers",
-    "ready_requests": "Role switches",
-    "attainment_headroom": "Threshold and flow control",
-    "plan_retry_s": "Plans and elastic groups",
+    "switch_min_gain": "Role switches",
+    "threshold_decrease": "Threshold and flow control",
+    "plan_retry_s": "Plans",
 }
 """By the first field of each section."""
 SHOWN_BY: Final = {
@@ -40,7 +40,7 @@ SHOWN_BY: Final = {
     "usable_ttft_share": "onoff",
     "min_slack_share": "test_by_hand.py",
     "usable_tpot_share": "onoff",
-    "usable_kv_share": "nothing yet",
+    "usable_kv_share": "test_kv_bound.py",
     "queued_per_worker": "onoff",
     "queue_clear_s": "onoff",
     "gateway_queue_clear_s": "burst",
@@ -52,25 +52,20 @@ SHOWN_BY: Final = {
     "return_memory_s": "test_pool_rule.py",
     "return_margin": "onoff",
     "max_retention_s": "onoff",
-    "ready_requests": "nothing yet",
     "switch_min_gain": "onoff",
-    "switch_cost": "nothing yet",
     "reversal_min_gain": "onoff",
-    "reversal_s": "nothing yet",
     "switch_evaluations": "burst",
     "failing_share": "onoff",
     "max_attainment_loss": "burst",
     "switches_per_worker": "test_switch_guards.py",
-    "attainment_headroom": "nothing yet",
-    "threshold_decrease": "nothing yet",
-    "threshold_increase_tokens": "nothing yet",
+    "threshold_decrease": "test_prefill_threshold_load.py",
+    "threshold_increase_tokens": "test_prefill_threshold_load.py",
     "holdoff_s": "mixshift",
     "pending_slacks": "onoff",
     "queue_full_share": "test_flow_bounds.py",
     "flow_dead_band": "onoff",
     "publish_interval_s": "test_publication.py",
     "plan_retry_s": "test_plan_ledger.py",
-    "group_forecast_quantile": "nothing yet",
 }
 """Of each constant, the load whose outcome changes most with it, or a test that shows the effect."""
 _COLUMNS: Final = "| constant | default | effect, also of other values | shown by |"
@@ -86,8 +81,7 @@ budget, bounds, windows.
 
 Times are in seconds (`_s`), shares are between 0 and 1. *Shown by* names the load of the
 [evaluation](../reports/planner-evaluation.md) whose outcome changes most with half or twice the value, or a test below
-`tests/unit/planner/` where loads hardly change. *Nothing yet*: the outcome of no load or test that was tried changes
-much, so the constant is a candidate for removal. How the constants act together: [sizing](sizing.md),
+`tests/unit/planner/` where loads hardly change. How the constants act together: [sizing](sizing.md),
 [decisions](decisions.md), [a decision by hand](by-hand.md).
 
 To try another value in the simulator, replace one field of the policy's `tuning`:

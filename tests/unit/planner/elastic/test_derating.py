@@ -8,7 +8,6 @@ import pytest
 
 from pointsman.planner.core.elastic.derating import LEAST, Margin
 from pointsman.planner.core.hysteresis import more_than_enough
-from pointsman.planner.core.tuning import SHIPPED
 
 LOOK_S = 2.5
 ANSWER_S = 4.0
@@ -107,7 +106,7 @@ def test_there_is_more_than_enough_above_every_goal(goal: float) -> None:
     for window in range(1000):
         margin = margin.observe(1.0, 20, LOOK_S, goal, LOOK_S * window, ANSWER_S)
     assert margin.share == 1.0
-    assert goal < more_than_enough(goal, SHIPPED.attainment_headroom) < 1
+    assert goal < more_than_enough(goal) < 1
 
 
 def test_what_is_learned_does_not_depend_on_how_often_is_looked() -> None:

@@ -21,7 +21,7 @@ SCALES = replace(
     POLICY, role_switch=False, scale_in=True, scale_out=True, max_gpus=16, prefill=Bounds(1, 9), decode=Bounds(1, 9)
 )
 EAGER = replace(SCALES, role_switch=True, min_dwell_s=0.0)
-KNOWN = State(requests=1000.0, lengths=Lengths(prompt_tokens=4000.0, output_tokens=200.0))
+KNOWN = State(lengths=Lengths(prompt_tokens=4000.0, output_tokens=200.0))
 
 
 def wanted(now: tuple[int, int], then: tuple[int, int]) -> Targets:

@@ -33,6 +33,6 @@ class Rest:
         return math.inf if self.lowered_s is None else now_s - self.lowered_s
 
 
-def more_than_enough(goal: float, headroom: float) -> float:
-    """The attainment from which on something may be given back; there is one above every goal below 1."""
-    return goal + min(headroom, (1 - goal) / 2)
+def more_than_enough(goal: float) -> float:
+    """The attainment from which on something may be given back: half of the requests that may be late are not."""
+    return (1 + goal) / 2

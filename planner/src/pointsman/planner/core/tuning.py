@@ -45,8 +45,8 @@ class Tuning(BaseModel):
     )
     length_window_s: float = _constant(
         300.0,
-        "Mean prompt and output lengths are taken over this long. Longer: slow drifts are seen late. Shorter: the "
-        "means vary by chance.",
+        "Mean prompt and output lengths are taken over this long. Undoing a switch is harder for as long, because the "
+        "means have requests from before it. Longer: slow drifts are seen late. Shorter: the means vary by chance.",
     )
     length_change_sigmas: float = _constant(
         5.0,
@@ -134,8 +134,8 @@ class Tuning(BaseModel):
     )
     usable_kv_share: float = _constant(
         0.92,
-        "Share of a decode worker's KV cache that is planned with. Higher: sequences are preempted. Lower: more "
-        "decode workers.",
+        "Share of a decode worker's KV cache that is planned with. Higher: more requests are late where contexts are "
+        "long. Lower: more decode workers there.",
         at_most=1.0,
     )
     queued_per_worker: float = _constant(
@@ -195,32 +195,17 @@ class Tuning(BaseModel):
         "No recurring need keeps workers for longer. Longer: more GPUs. Shorter: slow cycles start workers each time.",
     )
 
-    # --- layout ---
-    ready_requests: float = _constant(
-        25.0,
-        "Requests that must have been seen before anything is scaled. More: the first shortage lasts longer. Fewer: "
-        "the first requests decide by chance.",
-    )
+    # --- switches ---
     switch_min_gain: float = _constant(
         0.05,
         "A switch must serve this much more of the need. Higher: fewer switches. Lower: switches for little.",
         at_most=1.0,
     )
-    switch_cost: float = _constant(
-        0.005,
-        "Additional gain that a switch needs for each worker, because the worker pauses. Higher: large switches are "
-        "split. Lower: many workers switch for little.",
-        at_most=1.0,
-    )
     reversal_min_gain: float = _constant(
         0.2,
-        "A switch back to where the last one came from must serve this much more of the need. Higher: a wrong switch "
-        "stays. Lower: workers switch to and fro.",
+        "Within the length window, a switch back to where the last one came from must serve this much more of the "
+        "need. Higher: a wrong switch stays. Lower: workers switch to and fro.",
         at_most=1.0,
-    )
-    reversal_s: float = _constant(
-        300.0,
-        "For this long a switch back needs that gain. Longer: real changes wait. Shorter: workers switch to and fro.",
     )
     switch_evaluations: int = _constant(
         3,
@@ -246,12 +231,6 @@ class Tuning(BaseModel):
     )
 
     # --- routing ---
-    attainment_headroom: float = _constant(
-        0.02,
-        "The threshold, and the load of an instance of an elastic group, rise only if the attainment is this far above "
-        "the objective. Higher: they stay low. Lower: they are lowered again.",
-        at_most=1.0,
-    )
     threshold_decrease: float = _constant(
         0.7,
         "Factor on the threshold while local prefills make streams late. Higher: they are late for longer. Lower: "
@@ -292,17 +271,11 @@ class Tuning(BaseModel):
         "often.",
     )
 
-    # --- plans and elastic groups ---
+    # --- plans ---
     plan_retry_s: float = _constant(
         30.0,
         "Wait before a layout that a plan did not reach is tried again; doubled up to 20 times as long. Longer: a "
         "short fault costs more. Shorter: a lasting fault makes many plans.",
-    )
-    group_forecast_quantile: float = _constant(
-        0.9,
-        "Elastic groups are sized for this quantile of the forecast's errors. Higher: more instances. Lower: they "
-        "are short more often.",
-        at_most=0.999,
     )
 
 

@@ -10,6 +10,7 @@ from pointsman.planner.core.elastic.steps import StepTime
 from pointsman.planner.core.elastic.types import GroupBounds, GroupDecision, GroupObservation
 from pointsman.planner.core.engine.startup_time import Leads
 from pointsman.planner.core.messages import decisions, groups
+from pointsman.planner.core.sizing.demand import late_share
 from pointsman.planner.core.tuning import Tuning
 from pointsman.planner.core.types import Alternative, Load, Observation, Policy, Reason
 from pointsman.planner.core.workload.arrival_forecast import RateForecaster
@@ -46,7 +47,8 @@ def decide(
         return replace(state, forecaster=gap, unwanted_s=None), _stays(observation, Reason.STALE_METRICS, _why(seen))
     state = _learned(state, observation, seen.load, now_s, lead_s, policy.tuning)
     model = _model(state, observation)
-    quantile = policy.tuning.group_forecast_quantile
+    # A rate that is exceeded as seldom as requests may be late.
+    quantile = 1 - late_share(policy.objectives.attainment)
     forecast = state.forecaster.at(lead_s + policy.interval_s, now_s, lead_s, quantile, policy.tuning)
     if forecast is None or isinstance(model, str) or state.lengths.prompt_tokens is None:
         missing = model if isinstance(model, str) else groups.no_request()

@@ -58,11 +58,7 @@ class Margin:
         if attainment < goal and seen < goal - chance:
             first_s = 10 * tuning.holdoff_s
             share, rest = max(LEAST, share * 0.985**looks), rest.lowered(now_s, first_s, 12 * first_s)
-        elif (
-            share < 1
-            and seen >= more_than_enough(goal, tuning.attainment_headroom)
-            and rest.since_lowered_s(now_s) >= rest.rest_s
-        ):
+        elif share < 1 and seen >= more_than_enough(goal) and rest.since_lowered_s(now_s) >= rest.rest_s:
             share, rest = min(1.0, share * 1.0005**looks), rest.raised(now_s)
         return replace(self, share=share, attainment=seen, requests=counted, rest=rest)
 

@@ -36,15 +36,14 @@ def layout(
         keeps = kept_by(point, observation, wanted.rate_per_s, state.forecaster.dispersion)
         state, step = switch(state, observation, policy, now_s, wanted, keeps)
     # 2. Starts and removals
-    known = state.requests >= policy.tuning.ready_requests
-    target = scaled(observation, policy, wanted, step) if known or over else step.after
+    target = scaled(observation, policy, wanted, step)
     # 3. What else there was
     switches, deferred = switches_between(now, step.after), step.deferred
     holds = _holds(observation, switches=bool(switches), deferred=deferred is not None)
-    choice = Choice(state, observation, policy, wanted, now, step.after, target, deferred, holds, known)
+    choice = Choice(state, observation, policy, wanted, now, step.after, target, deferred, holds)
     alternatives = considered(choice, point)
     # 4. Why
-    is_limited = (known or over) and limited(observation, policy, wanted, target)
+    is_limited = limited(observation, policy, wanted, target)
     reason, words = _why(choice, is_limited, over)
     if reason not in _ENOUGH:
         words.append(_present(choice, alternatives))

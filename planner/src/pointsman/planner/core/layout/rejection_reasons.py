@@ -16,8 +16,7 @@ from pointsman.planner.core.types import Layout, Observation, Policy, WorkerCond
 @dataclass(frozen=True, slots=True)
 class Choice:
     """What was chosen, and what it was chosen by. ``switched``: after the switches that are made now;
-    ``deferred``: why another split must wait; ``holds``: why nothing is taken away; ``scales``: whether enough
-    requests were seen for workers to be started or stopped."""
+    ``deferred``: why another split must wait; ``holds``: why nothing is taken away."""
 
     state: State
     observation: Observation
@@ -28,7 +27,6 @@ class Choice:
     target: Layout
     deferred: str | None
     holds: str
-    scales: bool
 
 
 def rejection(
@@ -79,8 +77,6 @@ def _against_policy(choice: Choice, layout: Layout) -> str:
         return rejections.not_allowed("scale-out")
     if not policy.scale_in and (size < sum(now) or (removes and not policy.role_switch)):
         return rejections.not_allowed("scale-in")
-    if not choice.scales and size != sum(now):
-        return rejections.too_few_requests()
     if size * each < policy.min_gpus and size < sum(choice.target):
         return rejections.below_min_gpus(size * each, policy.min_gpus)
     return ""

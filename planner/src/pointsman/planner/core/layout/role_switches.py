@@ -82,10 +82,10 @@ def _best_switch(
 ) -> Layout:
     """The layout of the same size that serves the present best; the present one when no other is clearly better.
 
-    At most four workers switch.
+    At most four workers switch, and of equally good layouts the one with the fewest switches.
     """
     best, best_worth, most_lost = now, 0.0, policy.tuning.max_attainment_loss
-    for layout, _, worth in weighed_switches(observation, policy, wanted, now, history, range(-4, 5)):
+    for layout, _, worth in weighed_switches(observation, policy, wanted, now, history, sorted(range(-4, 5), key=abs)):
         # Needs are whole workers: who lacks a hundredth of one seems to lack half, and the other role would pay for it.
         if worth > best_worth and keeps(layout[0] - now[0]) >= keeps(0) - most_lost:
             best, best_worth = layout, worth
@@ -122,7 +122,8 @@ def weighed_switches(
     """
     tuning, (need_p, need_d) = policy.tuning, wanted.load_now
     serving = observation.serving_layout
-    recent = [r for r in history.switches if observation.at_s - r.at_s < tuning.reversal_s]
+    # For so long the means are also of requests that the last switch was made for.
+    recent = [r for r in history.switches if observation.at_s - r.at_s < tuning.length_window_s]
     last = recent[-1].target if recent else None
 
     def served(p: int, d: int) -> float:
@@ -141,7 +142,7 @@ def weighed_switches(
         if min(p, d, serving[0] + moved, serving[1] - moved) < 1 or moved == 0:
             continue
         gain = served(serving[0] + moved, serving[1] - moved) - served(*serving)
-        yield Layout(p, d), gain, gain - band(moved) - tuning.switch_cost * abs(moved)
+        yield Layout(p, d), gain, gain - band(moved)
 
 
 def switches_between(now: Layout, target: Layout) -> tuple[Switch, ...]:

@@ -60,7 +60,7 @@ def _started(observation: Observation, policy: Policy, wanted: Targets, step: Sw
 
 def _will_switch(policy: Policy, wanted: Targets, now: Layout, lacks: list[int]) -> bool:
     """Whether a switch will bring what only is to be needed: it would be worth it then, and is allowed."""
-    gain = policy.tuning.switch_min_gain + policy.tuning.switch_cost
+    gain = policy.tuning.switch_min_gain
     worth = any(lack > gain * max(1, need) for lack, need in zip(lacks, wanted.grow, strict=True))
     return policy.switchable and worth and now.has(wanted.needed_now)
 

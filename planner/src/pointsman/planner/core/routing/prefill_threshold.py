@@ -63,7 +63,7 @@ def threshold(
     rests_s = rest.since_lowered_s(now_s)
     # Answers that began before it came down say nothing of it.
     answered = rests_s >= answer_s(point, policy.objectives)
-    comfortable = service.tpot_attainment >= more_than_enough(goal, tuning.attainment_headroom)
+    comfortable = service.tpot_attainment >= more_than_enough(goal)
     queues = prefill_wait_ms is not None and prefill_wait_ms > 0.5 * point.ttft_s * 1000
     rises: Iterator[int] = iter(())
     late = 1 - service.tpot_attainment

@@ -1,0 +1,43 @@
+"""Long sequences on a GPU with little memory: the KV cache, not the step, bounds what a decode worker decodes."""
+
+from dataclasses import replace
+
+from pointsman.api.v1alpha1.plannerpolicy import Mode
+from pointsman.planner.core.tuning import SHIPPED, Tuning
+from pointsman.planner.core.types import Bounds, Objectives, Policy
+from pointsman.planner.replay.generators import generate, named_shape
+from pointsman.planner.shipped_engines import shipped_engine
+from pointsman.planner.simulator.baselines.pointsman import ours
+from pointsman.planner.simulator.simulate import simulate
+from pointsman.planner.simulator.types import Leads, Result, Simulation
+
+ENGINE = shipped_engine("meta-llama/Meta-Llama-3.1-8B", "l40s", "vllm", 1)
+LEADS = Leads(start_s=20.0)
+POLICY = Policy(
+    mode=Mode.ACTIVE,
+    objectives=Objectives(ttft_ms=4000, tpot_ms=120, attainment=0.95),
+    max_gpus=16,
+    prefill=Bounds(1, 12),
+    decode=Bounds(1, 12),
+    start_s=LEADS.start_s,
+)
+
+
+def served(tuning: Tuning) -> Result:
+    """Three requests a second of 3000+1500 tokens: 50 to 60 of them fill a decode worker's KV cache."""
+    trace = generate(named_shape("steady:rate=3,prompt_tokens=3000,output_tokens=1500,duration_s=600"), 1)
+    return simulate(trace, Simulation(ENGINE, 1, 4, leads=LEADS, seed=1), replace(POLICY, tuning=tuning), ours())
+
+
+def decode_workers(result: Result) -> int:
+    """Of the last minute of the load, that serve."""
+    return max(point.decode_active for point in result.timeline if 540 <= point.at_s < 600)
+
+
+def test_decode_workers_are_counted_on_for_most_of_their_kv_cache_and_nothing_is_preempted() -> None:
+    shipped = served(SHIPPED)
+    assert shipped.attainment >= POLICY.objectives.attainment
+    assert not shipped.preemptions.any()
+    half = served(Tuning(usable_kv_share=SHIPPED.usable_kv_share / 2))
+    assert decode_workers(half) >= decode_workers(shipped) + 3
+    assert half.attainment <= shipped.attainment
