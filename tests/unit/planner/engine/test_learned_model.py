@@ -1,5 +1,6 @@
 """What the planner learns of an engine from the service alone."""
 
+import math
 import random
 from dataclasses import replace
 
@@ -8,10 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
-from pointsman.planner.core.engine.learned_model import MOST_BUCKETS, LearnedModel, Learner, pass_ms, undisturbed
+from pointsman.planner.core.engine.learned_model import (
+    MOST_BUCKETS,
+    LearnedModel,
+    Learner,
+    of_even_prompts,
+    pass_ms,
+    undisturbed,
+)
 from pointsman.planner.core.engine.performance_model import CorrectedModel, LinearModel
+from pointsman.planner.core.metrics.scrape_pair import Histogram
 from pointsman.planner.core.state import State, model_of
 from pointsman.planner.core.types import EngineSample
+from pointsman.planner.simulator.pages import engine_token_bounds
 
 
 def prefill_ms(tokens: float) -> float:
@@ -123,6 +133,43 @@ def test_a_step_between_which_prompts_are_computed_is_learned_without_them() -> 
     hardly = replace(alone, observed_ms=40.0, local_tokens_per_s=7500.0)
     found = undisturbed([alone, fifth, hardly], model, 1000.0)
     assert [sample.observed_ms for sample in found] == pytest.approx([10.0, 10.0])
+
+
+def lengths_of(prompts: list[float]) -> tuple[tuple[float, float], ...]:
+    """As vLLM's page has them."""
+    bounds = (*engine_token_bounds(131_072), math.inf)
+    counts = tuple(float(sum(tokens <= bound for tokens in prompts)) for bound in bounds)
+    return Histogram(bounds, counts, sum(prompts)).shares()
+
+
+@pytest.mark.parametrize("window", [2, 4, 8])
+def test_an_engine_is_not_thought_slower_because_prompts_are_uneven(window: int) -> None:
+    """An engine that is 1.15 times as slow as its table, and 8 % uneven itself; windows of 2 to 8 prompts of 13 000
+    tokens, some of which are ten times as long. Sizing knows the lengths, and adds what they cost."""
+    table = LinearModel(6.0, 0.016, 4e-7, 5.0, 0.1, 1e-4)
+    draw, found = random.Random(window), []
+    sizes = [min(draw.lognormvariate(9.0, 1.0), 120_000.0) for _ in range(2000)]
+    for _ in range(300):
+        prompts = draw.choices(sizes, k=window)
+        took_ms = 1.15 * sum(table.prefill_ms(n, 0) for n in prompts) / window * draw.lognormvariate(0, 0.08)
+        found.append(EngineSample(Role.PREFILL, took_ms, sum(prompts) / window, lengths=lengths_of(prompts)))
+
+    def slower(samples: list[EngineSample]) -> float:
+        learner = Learner()
+        for n in range(0, len(samples), 4):
+            learner = learner.observe(samples[n : n + 4])
+        corrected = learner.corrected(table, 0.0, 1.0)
+        return sum(corrected.prefill_ms(n, 0) for n in sizes) / sum(table.prefill_ms(n, 0) for n in sizes)
+
+    assert slower(found) > 1.2, "as it is measured"
+    assert slower(of_even_prompts(found, table)) == pytest.approx(1.15, rel=0.03)
+
+
+def test_what_is_not_of_several_lengths_is_left_as_it_is() -> None:
+    table = LinearModel(6.0, 0.016, 4e-7, 5.0, 0.1, 1e-4)
+    even = EngineSample(Role.PREFILL, 80.0, 4000.0, lengths=((3162.0, 1.0),))
+    found = [even, replace(even, lengths=()), EngineSample(Role.DECODE, 20.0, 4000.0, 8.0)]
+    assert of_even_prompts(found, table) == found
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -12,9 +12,9 @@ from pointsman.api.protocol import metrics as named
 from pointsman.api.protocol.names import Role
 from pointsman.gateway.metrics import GatewayMetrics
 from pointsman.planner.core.metrics.exposition import parse
-from pointsman.planner.core.metrics.observe import FAMILIES
+from pointsman.planner.core.metrics.observe import FAMILIES, Reading, Seen, observation
 from pointsman.planner.core.metrics.scrape_pair import Page
-from pointsman.planner.core.types import Objectives, Observation, RoutingNumbers
+from pointsman.planner.core.types import Objectives, Observation, RoutingNumbers, Worker, WorkerCondition
 from pointsman.planner.simulator.baselines.pointsman import ours
 from pointsman.planner.simulator.pages import GatewayPage, WorkerGauges, WorkerPage, as_text
 from pointsman.planner.simulator.simulate import simulate
@@ -42,8 +42,11 @@ def gateway_page() -> Page:
     return gateway.page(held=2)
 
 
+IDLE = WorkerGauges(in_flight=0, queue_depth=0, running=0, waiting=0, used_tokens=0)
+
+
 def worker_page() -> Page:
-    worker = WorkerPage(16_000, 256)
+    worker = WorkerPage(16_000, 256, 8192, 2048)
     worker.given(100, 60)
     worker.prefilled([(200, 150), (100, 100)], 0.2)
     worker.prefilled_here(50, 0.05)
@@ -104,6 +107,25 @@ def test_all_that_an_observation_is_made_of_is_shown() -> None:
 def test_as_text_a_page_is_read_as_it_was() -> None:
     for page in (gateway_page(), worker_page()):
         assert parse(as_text(page)) == page
+
+
+def test_prompts_that_a_simulated_worker_computes_together_are_seen_as_passes() -> None:
+    """As vLLM counts them: a step takes so many tokens at most."""
+    worker = WorkerPage(16_000, 256, 8192, 2048)
+    before = worker.page(IDLE)
+    worker.prefilled([(900, 900)] * 6, 0.3)
+    worker.prefilled([(900, 900)] * 2, 0.1)
+    seen = Seen(Worker("p", Role.PREFILL, WorkerCondition.ACTIVE), Reading(before, worker.page(IDLE), 2.5))
+    (sample,) = observation(
+        at_s=2.5, age_s=0.0, gateways=[], workers=[seen], routing=RoutingNumbers(512, 32), objectives=OBJECTIVES,
+        plan_in_progress=False,
+    ).samples  # fmt: skip
+    assert (sample.batch, sample.tokens) == (4, 3600)
+    assert [share for _, share in sample.lengths] == [1.0]
+    assert sample.observed_ms == pytest.approx(200)
+    assert worker.steps == 2
+    worker.prefilled([(40_000, 40_000)], 2.0)
+    assert worker.steps == 2 + 5
 
 
 def looks(simulation: Simulation, rate: float = 8.0) -> tuple[list[Observation], float]:

@@ -111,3 +111,16 @@ def test_prompts_that_differ_by_less_than_a_tenth_are_no_others() -> None:
     prompts = [1000.0] * 100 + [1080.0] * 20
     assert after(prompts, spread=0.0).changed_s is None
     assert after(prompts, spread=0.0, tuning=Tuning(min_length_change=0.05)).changed_s is not None
+
+
+def test_lengths_count_by_requests_and_not_by_time() -> None:
+    """Of a hundred thousand-token prompts a second after two of sixteen thousand: a hundredth is old after seconds."""
+    lengths = Lengths()
+    for tick in range(200):
+        rate, tokens = (2.0, 16_000.0) if tick < 120 else (100.0, 1000.0)
+        load = Load(rate, tokens, 0.0, 100.0, prompt_length_shares=((tokens, 1.0),))
+        lengths = lengths.observe(load, 2.5, 2.5 * tick)
+        if tick == 119:
+            assert dict(lengths.shares) == {16_000.0: 1.0}
+        if tick == 124:
+            assert dict(lengths.shares).get(16_000.0, 0.0) < 0.05

@@ -7,7 +7,7 @@ from pointsman.api.protocol.names import Role
 from pointsman.planner.core import switch_guards
 from pointsman.planner.core.encode.target import EncodeMemory
 from pointsman.planner.core.engine.kv_transfer_time import Transfers
-from pointsman.planner.core.engine.learned_model import LearnedModel, Learner, undisturbed
+from pointsman.planner.core.engine.learned_model import LearnedModel, Learner, of_even_prompts, undisturbed
 from pointsman.planner.core.engine.performance_model import CorrectedModel, Correction, PerformanceModel
 from pointsman.planner.core.engine.startup_time import Leads
 from pointsman.planner.core.engine.switch_time import SwitchLeads
@@ -71,6 +71,7 @@ def learn(
     if known is not None and lengths.prompt_tokens is not None:
         new_tokens = lengths.prompt_tokens * (1 - lengths.cached_share)
         samples = undisturbed(samples, known, max(1.0, new_tokens))
+        samples = of_even_prompts(samples, known)
     learner, learned = state.learner.observe(samples), state.learned
     if learned is None or state.ticks % 12 == 0:  # a fit takes longer than all else
         learned = learner.model() or learned

@@ -156,6 +156,7 @@ class EngineSample:
     observed_ms: float  # a prefill's time, or a decode step's
     tokens: float | None  # prefill: new tokens of all its prompts; decode: KV tokens of the batch (None: not known)
     batch: float = 1.0  # prompts or sequences in it
+    lengths: tuple[tuple[float, float], ...] = ()  # prefill: (new tokens, share) of the window's prompts, about
     tokens_scv: float | None = None  # squared coefficient of variation of a sequence's tokens
     local_tokens_per_s: float = 0.0  # decode: of prompts, computed on the same worker meanwhile
 
@@ -276,7 +277,6 @@ class Policy:
     remote_prefill: bool = True
     min_threshold_tokens: int = 0
     max_threshold_tokens: int = 8192
-    max_queue_size: int = 32
     flow_control: bool = True
     role_switch: bool = True
     role_switch_needs_approval: bool = False  # of a person, also where the mode is Active

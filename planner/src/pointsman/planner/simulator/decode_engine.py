@@ -43,7 +43,9 @@ class DecodeEngine:
         page: WorkerPage | None = None,
     ) -> None:
         """``page``: of its worker, where it counts; None: one of its own."""
-        self.page = page or WorkerPage(engine.kv_capacity_tokens, engine.max_batch)
+        self.page = page or WorkerPage(
+            engine.kv_capacity_tokens, engine.max_batch, engine.max_batched_tokens, engine.max_context_tokens
+        )
         self._timing = timing
         self._itl_counts = itl_counts
         self._started = started

@@ -143,8 +143,14 @@ class WorkerGauges:
     used_tokens: int
 
 
-def _engine_histogram(name: str) -> CountedHistogram:
-    return CountedHistogram(f"vllm:{name}", labels=_ENGINE)
+def _engine_histogram(name: str, bounds: Sequence[float] = ()) -> CountedHistogram:
+    return CountedHistogram(f"vllm:{name}", bounds, labels=_ENGINE)
+
+
+def engine_token_bounds(most: int) -> list[float]:
+    """vLLM's buckets of token counts: 1, 2, 5, 10, 20, … up to the longest context."""
+    digits = range(len(str(most)))
+    return [float(bound) for digit in digits for first in (1, 2, 5) if (bound := first * 10**digit) <= most]
 
 
 @dataclass(slots=True)
@@ -153,6 +159,8 @@ class WorkerPage:
 
     kv_capacity_tokens: int
     max_sequences: int
+    max_batched_tokens: int  # of one step
+    max_context_tokens: int
     given_tokens: int = 0
     engine_s: float = 0.0  # that its engine had prefills for others
     asked_tokens: int = 0
@@ -166,9 +174,13 @@ class WorkerPage:
     )
     for_others: CountedHistogram = field(default_factory=lambda: CountedHistogram(named.WORKER_PREFILL_SECONDS.name))
     prefill_s: CountedHistogram = field(default_factory=lambda: _engine_histogram("request_prefill_time_seconds"))
-    computed: CountedHistogram = field(default_factory=lambda: _engine_histogram("request_prefill_kv_computed_tokens"))
+    computed: CountedHistogram = field(init=False)
     gaps_s: CountedHistogram = field(default_factory=lambda: _engine_histogram("inter_token_latency_seconds"))
     transfers_s: CountedHistogram = field(default_factory=lambda: _engine_histogram("nixl_xfer_time_seconds"))
+
+    def __post_init__(self) -> None:
+        bounds = engine_token_bounds(self.max_context_tokens)
+        self.computed = _engine_histogram("request_prefill_kv_computed_tokens", bounds)
 
     def given(self, prompt_tokens: int, missing_tokens: int) -> None:
         """A client's request, of whose prompt so much is not cached here."""
@@ -176,8 +188,9 @@ class WorkerPage:
         self.uncached.observe(missing_tokens)
 
     def prefilled(self, prompts: Sequence[tuple[int, int]], took_s: float) -> None:
-        """A pass of prompts for other workers: (tokens, of which so many were computed) of each."""
+        """Prompts computed together for other workers: (tokens, of which so many were computed) of each."""
         self.engine_s += took_s
+        self.steps += max(1, math.ceil(sum(computed for _, computed in prompts) / self.max_batched_tokens))
         for tokens, computed in prompts:
             self.for_others.observe(took_s)
             self._prefilled(tokens, computed, took_s)

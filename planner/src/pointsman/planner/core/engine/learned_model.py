@@ -143,6 +143,25 @@ def undisturbed(samples: Sequence[EngineSample], model: PerformanceModel, prompt
     return found
 
 
+def of_even_prompts(samples: Sequence[EngineSample], model: PerformanceModel) -> list[EngineSample]:
+    """Passes as if all prompts of their window had had the mean length.
+
+    Attention grows with the square of a prompt, so the mean time of uneven prompts is more than the time of the mean.
+    Sizing adds that itself, from the lengths of all requests: here it would count twice.
+    """
+    found = []
+    for sample in samples:
+        if sample.tokens is not None and len(sample.lengths) > 1:
+            mean, each = sum(tokens * share for tokens, share in sample.lengths), sample.tokens / sample.batch
+            # A histogram's buckets are wide: they are stretched to the mean.
+            uneven_ms = sum(model.prefill_ms(tokens * each / mean, 0) * share for tokens, share in sample.lengths)
+            more_ms = sample.batch * max(0.0, uneven_ms - model.prefill_ms(each, 0))
+            even_ms = pass_ms(model, sample.batch, each, 0)
+            sample = replace(sample, observed_ms=sample.observed_ms * even_ms / (even_ms + more_ms))
+        found.append(sample)
+    return found
+
+
 def _octave(x: float) -> int:
     """The number of a bucket, six an octave."""
     return int(6.0 * math.log2(max(x, 1.0)))

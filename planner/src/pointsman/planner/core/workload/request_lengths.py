@@ -29,11 +29,12 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """What is known of requests' lengths. ``shares``: (prompt tokens, share of requests), smoothed."""
+    """What is known of requests' lengths. ``shares``: (prompt tokens, share of requests), of the last minutes."""
 
     windows: tuple[Window, ...] = ()
     cached_share: float = 0.0
     shares: tuple[tuple[float, float], ...] = ()
+    shares_of: float = 0.0  # requests behind them: of those 100 s ago half
     prompt_tokens: float | None = None
     output_tokens: float | None = None
     finished_tokens: float | None = None  # output of those that ended
@@ -71,7 +72,8 @@ class Lengths:
             share = min(max(load.cached_tokens / max(prompt_seen, 1.0), 0.0), 1.0)
             cached += min(1.0, requests / tuning.memory_requests) * (share - cached)
         # The distribution has no test of its own: it is forgotten when a mean says that requests are others now.
-        weight = 1 - 0.5 ** (window_s / 100)
+        behind = self.shares_of * 0.5 ** (window_s / 100)
+        weight = requests / (requests + behind)
         if recent_prompts is not None:
             weight = max(weight, 0.7)
         if load.prompt_length_shares:
@@ -93,6 +95,7 @@ class Lengths:
             longer_s=now_s if longer else self.longer_s,
             first=first,
             prefixes=prefixes,
+            shares_of=behind + requests,
         )  # fmt: skip
 
     @property
