@@ -9,6 +9,7 @@ from pointsman.planner.core.decide import decide
 from pointsman.planner.core.layout.choose import SHORT as SHORTAGES
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Bounds, Policy, Reason, RoutingNumbers
+from pointsman.planner.core.workload.request_lengths import Lengths, Window
 from unit.planner.scenes import LLAMA_8B_H100, LONG, SHORT, observed, workers
 
 SCALING = Policy(mode=Mode.ACTIVE, max_gpus=16, prefill=Bounds(1, 9), decode=Bounds(1, 9))
@@ -101,11 +102,13 @@ def test_a_raised_minimum_is_the_reason_also_where_fewer_workers_would_do() -> N
         assert "budget.minGpus is 6" in decision.message
 
 
-def test_a_raised_minimum_and_a_lowered_budget_hold_from_the_first_request_on() -> None:
-    seen = observed(0, replace(SHORT, arrivals_per_s=0.1), 2, 2)
-    _, raised, _ = decide(State(), seen, replace(SCALING, min_gpus=6), 0.0, LLAMA_8B_H100)
-    assert raised.prefill + raised.decode == 6
-    _, lowered, _ = decide(State(), seen, replace(SCALING, max_gpus=3), 0.0, LLAMA_8B_H100)
+@pytest.mark.parametrize(("requests", "starts"), [(20.0, False), (30.0, True)])
+def test_a_raised_minimum_waits_for_25_requests_and_a_lowered_budget_for_none(requests: float, starts: bool) -> None:
+    window = Window(-2.5, requests, SHORT.prompt_tokens or 0.0, SHORT.output_tokens or 0.0)
+    seen, state = observed(0, replace(SHORT, arrivals_per_s=0.1), 2, 2), State(lengths=Lengths(windows=(window,)))
+    _, raised, _ = decide(state, seen, replace(SCALING, min_gpus=6), 0.0, LLAMA_8B_H100)
+    assert raised.changes_layout is starts
+    _, lowered, _ = decide(state, seen, replace(SCALING, max_gpus=3), 0.0, LLAMA_8B_H100)
     assert lowered.prefill + lowered.decode == 3
 
 

@@ -32,7 +32,7 @@ from pointsman.planner.core.types import (
 from pointsman.planner.core.workload.seasonality import Season
 from unit.planner.scenes import LLAMA_8B_H100, LONG, POLICY, SHORT, observed, run, workers
 
-ROUTED = replace(POLICY, flow_control=False)  # nothing about routing is left to decide
+ROUTED = replace(POLICY, flow_control=False, remote_prefill=False)  # nothing about routing is left to decide
 
 
 def test_a_shift_to_long_prompts_turns_a_decode_worker_into_a_prefill_worker_and_back_again() -> None:
@@ -286,7 +286,7 @@ def test_while_a_person_is_asked_the_planner_goes_on_deciding() -> None:
     state, decisions = repeated(policy, ticks=12)
     asked = decisions[-1].layout
     assert decisions[-1].changes_layout
-    routed = replace(policy, flow_control=False)
+    routed = replace(policy, flow_control=False, remote_prefill=False)
     same = decide(state, observed(30.0, LONG, awaiting_approval=asked), routed, 30.0, LLAMA_8B_H100)[1]
     assert same.reason is Reason.AWAITING_APPROVAL
     assert "awaits approval" in same.message
@@ -390,11 +390,15 @@ def test_in_shadow_numbers_that_are_not_published_are_no_reason() -> None:
     assert not {Reason.THRESHOLD, Reason.FLOW_CONTROL} & {*reasons}, reasons
 
 
-def test_another_limit_of_the_prefill_queue_is_routing() -> None:
-    policy = replace(POLICY, max_queue_size=64, flow_control=False)
+def test_another_limit_of_the_prefill_queue_is_a_reason_of_its_own_and_none_where_nothing_may_be_routed() -> None:
+    policy = replace(POLICY, flow_control=False)
     decision = decide(State(), observed(0, SHORT), policy, 0, LLAMA_8B_H100)[1]
-    assert decision.reason is Reason.THRESHOLD
-    assert decision.routing.max_prefill_queue_size == 64
+    assert decision.reason is Reason.FLOW_CONTROL
+    before, limit = observed(0, SHORT).routing, decision.routing.max_prefill_queue_size
+    assert decision.routing == replace(before, max_prefill_queue_size=limit)
+    assert limit > before.max_prefill_queue_size
+    still = decide(State(), observed(0, SHORT), replace(policy, remote_prefill=False), 0, LLAMA_8B_H100)[1]
+    assert not still.changes_routing
 
 
 def test_missed_token_latency_lowers_the_threshold_at_once() -> None:

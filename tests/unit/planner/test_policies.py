@@ -29,7 +29,7 @@ def policy(**changes: Any) -> Policy:
         {"objectives": PLAIN["objectives"] | {"ttftMsPerPromptToken": 1}},
         *({"budget": b} for b in ({"maxGpus": 9}, {"maxGpus": 8, "minGpus": 2})),
         *({"metrics": m} for m in ({"intervalSeconds": 9}, {"staleAfterSeconds": 9})),
-        *({"actions": {"remotePrefill": a}} for a in ({"enabled": False}, {"maxQueueSize": 9})),
+        *({"actions": {"remotePrefill": a}} for a in ({"enabled": False},)),
         *({"actions": {"roleSwitch": a}} for a in ({"enabled": False}, {"maxInTransitionPercent": 9})),
         *({"actions": {"scaleOut": a}} for a in ({"enabled": False}, {"leadSeconds": 9})),
         {"forecast": {"seasonality": "None"}},

@@ -232,7 +232,7 @@ class Planner:
             age_s=age_s,
             gateways=[reading or Reading({}, None, 0.0) for reading in readings.values()],
             workers=seen,
-            routing=_routing(in_force, policy),
+            routing=_routing(in_force),
             objectives=settings.objectives,
             plan_in_progress=self._in_progress(key, plans, workers),
             awaiting_approval=_layout_of(asked) if asked is not None and not _is_of_encode(asked, workers) else None,
@@ -534,14 +534,13 @@ def _owner(service: LLMService) -> dict[str, Any]:
     }
 
 
-def _routing(routing: Routing | None, policy: PlannerPolicy) -> RoutingNumbers:
+def _routing(routing: Routing | None) -> RoutingNumbers:
     """The numbers in force: those that were published, else what gateways and workers begin with."""
     tokens = routing.max_local_prefill_tokens if routing else None
     size = routing.max_prefill_queue_size if routing else None
-    limits = policy.spec.actions.remote_prefill
     return RoutingNumbers(
         DEFAULT_RULE.max_local_prefill_tokens if tokens is None else tokens,
-        limits.max_queue_size if size is None else size,
+        DEFAULT_RULE.max_prefill_queue_size if size is None else size,
         FlowBounds(
             routing.pending_tokens_per_prefill_worker, routing.decoding_per_decode_worker, routing.slack_milliseconds
         )

@@ -46,7 +46,6 @@ def planner_policy(policy: PlannerPolicySpec, prefill: Bounds, decode: Bounds) -
         interval_s=policy.metrics.interval_seconds,
         stale_after_s=policy.metrics.stale_after_seconds,
         remote_prefill=actions.remote_prefill.enabled,
-        max_queue_size=actions.remote_prefill.max_queue_size,
         flow_control=actions.flow_control.enabled,
         role_switch=switching.enabled,
         role_switch_needs_approval=switching.needs_approval,

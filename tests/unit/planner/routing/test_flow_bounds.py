@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.planner.core.routing.flow_bounds import flow_bounds, in_words
+from pointsman.planner.core.routing.flow_bounds import flow_bounds, in_words, queue_limit
 from pointsman.planner.core.types import Observation, Policy, RoutingNumbers, Service
 from pointsman.serving.flow_control import UNBOUNDED, FlowBounds
 from unit.planner.operating_points import point
@@ -22,7 +22,7 @@ def seen(flow: FlowBounds = UNBOUNDED, gateways: int = 1) -> Observation:
 
 def test_what_is_ahead_leaves_time_for_the_prompt_itself() -> None:
     at = point()
-    tokens = flow_bounds(seen(), replace(POLICY, max_queue_size=1000), at, 1.0).pending_tokens_per_prefill_worker
+    tokens = flow_bounds(seen(), POLICY, at, 1.0).pending_tokens_per_prefill_worker
     assert tokens is not None
     ahead_s = tokens / at.queued_tokens * at.prefill_s
     assert at.prefill_s <= ahead_s
@@ -52,14 +52,35 @@ def test_prefills_that_leave_no_time_for_a_step_do_not_take_the_bound_away() -> 
 
 
 @pytest.mark.parametrize("prefill", [1, 3, 12])
-def test_no_more_prompts_are_let_through_than_the_prefill_queue_takes(prefill: int) -> None:
-    """What finds it full is prefilled where it decodes: a long TTFT objective would let hundreds through."""
-    patient = replace(point(), ttft_s=60.0)
-    at = replace(observed(0, None, prefill=prefill), routing=ROUTING, gateways=1)
-    tokens = flow_bounds(at, POLICY, patient, 1.0).pending_tokens_per_prefill_worker
+@pytest.mark.parametrize("ttft_s", [0.5, 1.5, 60.0])
+def test_what_gateways_let_through_never_fills_the_prefill_queue(prefill: int, ttft_s: float) -> None:
+    """What finds it full is prefilled where it decodes, and all who decode there pay for it."""
+    at = replace(point(), ttft_s=ttft_s)
+    now = replace(observed(0, None, prefill=prefill), routing=ROUTING, gateways=1)
+    tokens = flow_bounds(now, POLICY, at, 1.0).pending_tokens_per_prefill_worker
     assert tokens is not None
-    waiting = prefill * (tokens / patient.queued_tokens - 1)
-    assert 0.7 * POLICY.max_queue_size <= waiting <= POLICY.max_queue_size
+    let_through = prefill * tokens / at.queued_tokens
+    limit = queue_limit(now, POLICY, at)
+    assert let_through <= 0.9 * limit
+    assert let_through >= 0.6 * limit, "nor are prompts that can be in time kept from the queue"
+
+
+def test_the_queue_is_as_long_as_what_its_workers_compute_in_time() -> None:
+    """32 prompts of a thousand tokens take two fast workers half a second: with three seconds to wait, they are few."""
+    at = point()
+    short, long = (queue_limit(seen(), POLICY, replace(at, ttft_s=ttft_s)) for ttft_s in (3.0, 30.0))
+    assert long > 8 * short
+    two, four = (
+        queue_limit(replace(observed(0, None, prefill=n), routing=ROUTING, gateways=3), POLICY, at) for n in (2, 4)
+    )
+    assert four == pytest.approx(2 * two, abs=1), "it is one queue, whatever gateways there are"
+
+
+def test_a_limit_of_the_queue_that_hardly_moves_is_left() -> None:
+    at = point()
+    limit = queue_limit(seen(), POLICY, at)
+    near = replace(seen(), routing=replace(ROUTING, max_prefill_queue_size=round(1.1 * limit)))
+    assert queue_limit(near, POLICY, at) == round(1.1 * limit)
 
 
 def test_each_gateway_gets_its_share() -> None:

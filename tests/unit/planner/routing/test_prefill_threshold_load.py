@@ -13,7 +13,6 @@ from pointsman.planner.simulator.types import Simulation, Truth
 ENGINE = shipped_engine("meta-llama/Meta-Llama-3.1-8B", "h100_sxm", "vllm", 1)
 TRUTH = Truth(prefill_kappa=1.15, decode_kappa=1.2, noise_sigma=0.08)
 RISE = ",length_cv=0.6,rise_s=400,fall_s=60,level_s=20"
-SHORT_PROMPTS = "ramp:low=20,high=80,prompt_tokens=1000,output_tokens=60" + RISE
 LONG_PROMPTS = "ramp:low=10,high=45,prompt_tokens=1800,output_tokens=80" + RISE
 
 
@@ -31,11 +30,11 @@ def attainment(shape: str, ttft_ms: float, seed: int, tuning: Tuning) -> float:
 @pytest.mark.parametrize(
     ("other", "shape", "ttft_ms", "seed"),
     [
-        (Tuning(threshold_increase_tokens=SHIPPED.threshold_increase_tokens // 2), SHORT_PROMPTS, 1000.0, 3),
-        (Tuning(threshold_increase_tokens=2 * SHIPPED.threshold_increase_tokens), LONG_PROMPTS, 1500.0, 3),
+        (Tuning(threshold_increase_tokens=SHIPPED.threshold_increase_tokens // 4), LONG_PROMPTS, 1500.0, 3),
+        (Tuning(threshold_increase_tokens=8 * SHIPPED.threshold_increase_tokens), LONG_PROMPTS, 1500.0, 3),
         (Tuning(threshold_decrease=SHIPPED.threshold_decrease / 2), LONG_PROMPTS, 1500.0, 2),
     ],
-    ids=["half the increase", "twice the increase", "half the decrease"],
+    ids=["no increase at all", "eight times the increase", "half the decrease"],
 )
 def test_other_steps_of_the_threshold_make_more_requests_late(
     other: Tuning, shape: str, ttft_ms: float, seed: int

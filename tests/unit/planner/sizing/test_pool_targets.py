@@ -158,7 +158,8 @@ def test_bursts_shorter_than_a_start_find_their_workers_from_the_third_on_and_ca
     assert min(prefill for prefill, _ in held) >= 2
     assert min(decode for _, decode in held) >= 3
     assert all(number < 0 for at_s, _, number in ran.changes if at_s > 600)
-    assert ran.layouts[-1] == (2, 4)
+    # 12/s need 2P4D, and 2P5D with the head-room of scale-in.
+    assert ran.layouts[-1] in ((2, 4), (2, 5))
 
 
 def test_bursts_that_stay_away_are_not_held_for_any_longer() -> None:

@@ -77,7 +77,12 @@ class RemotePrefillAction(ApiModel):
             "false to keep the threshold."
         ),
     )
-    max_queue_size: int = Field(default=32, ge=1, le=100_000, description="Most requests queued for prefill.")
+    max_queue_size: Annotated[int | None, Removed(32)] = Field(
+        default=None,
+        ge=1,
+        le=100_000,
+        description=ignored("as many prompts may queue for prefill as can still be in time."),
+    )
 
 
 class FlowControlAction(ApiModel):

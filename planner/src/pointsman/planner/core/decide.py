@@ -19,7 +19,7 @@ from pointsman.planner.core.layout.plan_withdrawal import withdrawal
 from pointsman.planner.core.layout.stuck_starts import beside_stuck, without_stuck
 from pointsman.planner.core.messages import decisions
 from pointsman.planner.core.prediction_score import Score
-from pointsman.planner.core.routing.flow_bounds import flow_bounds
+from pointsman.planner.core.routing.flow_bounds import flow_bounds, queue_limit
 from pointsman.planner.core.routing.prefill_threshold import threshold
 from pointsman.planner.core.routing.prefill_token_budget import prefill_token_budget
 from pointsman.planner.core.sizing.backlog import held, most_queued, prefill_wait_ms, waiting
@@ -129,6 +129,8 @@ def _routing(
         flow=flow_bounds(observation, policy, point, rate_per_s),
         prefill_token_budget=prefill_token_budget(model, observation, policy, point.ttft_s),
     )
+    if policy.remote_prefill:
+        routing = replace(routing, max_prefill_queue_size=queue_limit(observation, policy, point))
     return replace(state, routing=rest), routing
 
 
@@ -307,6 +309,7 @@ def _with_routing(decision: Decision, routing: RoutingNumbers, policy: Policy) -
     before = decision.routing
     if routing == before:
         return decision
-    why = Reason.FLOW_CONTROL if replace(routing, flow=before.flow) == before else Reason.THRESHOLD
+    same_threshold = routing.max_local_prefill_tokens == before.max_local_prefill_tokens
+    why = Reason.FLOW_CONTROL if same_threshold else Reason.THRESHOLD
     keeps = decision.changes_layout or decision.changes_encode or decision.withdraws or policy.mode is Mode.SHADOW
     return replace(decision, reason=decision.reason if keeps else why, routing=routing, routing_reason=why)

@@ -168,7 +168,7 @@ class Tuning(BaseModel):
         "that ended meanwhile are measured wrong. Shorter: more is forgotten.",
     )
     rate_headroom: float = _constant(
-        1.1,
+        1.15,
         "Workers are removed, and the threshold is raised, only if the rest serves this many times the rate. Higher: "
         "more GPUs. Lower: changes are undone.",
         above=1.0,
@@ -193,6 +193,11 @@ class Tuning(BaseModel):
     max_retention_s: float = _constant(
         600.0,
         "No recurring need keeps workers for longer. Longer: more GPUs. Shorter: slow cycles start workers each time.",
+    )
+    ready_requests: float = _constant(
+        25.0,
+        "Requests that must have been seen before anything is scaled. More: the first shortage lasts longer. Fewer: "
+        "the first requests decide by chance.",
     )
 
     # --- switches ---
@@ -247,11 +252,6 @@ class Tuning(BaseModel):
         "A lowered threshold returns to its usual value after this long, after up to 16 times as long if it is lowered "
         "again; the load of an instance of an elastic group after ten times as long. Longer: prefill stays loaded. "
         "Shorter: it goes up and down.",
-    )
-    pending_slacks: float = _constant(
-        1.2,
-        "Factor on the prompt tokens that a prefill worker computes within the slack of TTFT; gateways queue above it. "
-        "Higher: requests wait in engines and are late. Lower: prefill workers idle.",
     )
     queue_full_share: float = _constant(
         0.75,

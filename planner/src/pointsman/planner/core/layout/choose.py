@@ -33,17 +33,18 @@ def layout(
     if over:
         state, step = replace(state, wanting=None, wanting_ticks=0), SwitchStep.none(now)
     else:
-        keeps = kept_by(point, observation, wanted.rate_per_s, state.forecaster.dispersion)
+        keeps = kept_by(point, observation, policy, state, wanted.rate_per_s)
         state, step = switch(state, observation, policy, now_s, wanted, keeps)
     # 2. Starts and removals
-    target = scaled(observation, policy, wanted, step)
+    known = state.lengths.requests >= policy.tuning.ready_requests
+    target = scaled(observation, policy, wanted, step) if known or over else step.after
     # 3. What else there was
     switches, deferred = switches_between(now, step.after), step.deferred
     holds = _holds(observation, switches=bool(switches), deferred=deferred is not None)
-    choice = Choice(state, observation, policy, wanted, now, step.after, target, deferred, holds)
+    choice = Choice(state, observation, policy, wanted, now, step.after, target, deferred, holds, known)
     alternatives = considered(choice, point)
     # 4. Why
-    is_limited = limited(observation, policy, wanted, target)
+    is_limited = (known or over) and limited(observation, policy, wanted, target)
     reason, words = _why(choice, is_limited, over)
     if reason not in _ENOUGH:
         words.append(_present(choice, alternatives))

@@ -16,7 +16,8 @@ from pointsman.planner.core.types import Layout, Observation, Policy, WorkerCond
 @dataclass(frozen=True, slots=True)
 class Choice:
     """What was chosen, and what it was chosen by. ``switched``: after the switches that are made now;
-    ``deferred``: why another split must wait; ``holds``: why nothing is taken away."""
+    ``deferred``: why another split must wait; ``holds``: why nothing is taken away; ``scales``: whether enough
+    requests were seen for workers to be started or stopped."""
 
     state: State
     observation: Observation
@@ -27,6 +28,7 @@ class Choice:
     target: Layout
     deferred: str | None
     holds: str
+    scales: bool
 
 
 def rejection(
@@ -77,6 +79,8 @@ def _against_policy(choice: Choice, layout: Layout) -> str:
         return rejections.not_allowed("scale-out")
     if not policy.scale_in and (size < sum(now) or (removes and not policy.role_switch)):
         return rejections.not_allowed("scale-in")
+    if not choice.scales and size != sum(now):
+        return rejections.too_few_requests()
     if size * each < policy.min_gpus and size < sum(choice.target):
         return rejections.below_min_gpus(size * each, policy.min_gpus)
     return ""
@@ -123,9 +127,9 @@ def _clears_s(wanted: Targets, point: OperatingPoint, layout: Layout) -> float:
 
 def _gain(choice: Choice, point: OperatingPoint, layout: Layout) -> str:
     """What another split would bring to those that serve, beside what it must."""
-    keeps = kept_by(point, choice.observation, choice.wanted.rate_per_s, choice.state.forecaster.dispersion)
+    keeps = kept_by(point, choice.observation, choice.policy, choice.state, choice.wanted.rate_per_s)
     found = weighed_switches(
-        choice.observation, choice.policy, choice.wanted, choice.now, choice.state.history, (layout[0] - choice.now[0],)
+        choice.observation, choice.policy, choice.wanted, choice.now, choice.state, (layout[0] - choice.now[0],)
     )
     for _, gain, worth in found:
         if gain <= 0:

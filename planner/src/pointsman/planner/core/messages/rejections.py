@@ -43,6 +43,11 @@ def not_allowed(action: str) -> str:
     return f"{action} is not allowed"
 
 
+def too_few_requests() -> str:
+    """Nothing is scaled yet."""
+    return "too few requests were seen yet to start or stop workers"
+
+
 def below_min_gpus(gpus: int, min_gpus: int) -> str:
     """Below the policy's minimum."""
     return f"{gpus} GPUs, budget.minGpus is {min_gpus}"

@@ -5,6 +5,8 @@ and a sequence beyond the batch that keeps the token objective makes all others 
 ``pointsman.serving.flow_control`` for what a gateway does then.
 """
 
+import math
+
 from pointsman.api.protocol.names import Role
 from pointsman.planner.core.messages import routing
 from pointsman.planner.core.sizing.operating_point import OperatingPoint
@@ -19,12 +21,22 @@ def flow_bounds(observation: Observation, policy: Policy, point: OperatingPoint,
     before, band = observation.routing.flow, policy.tuning.flow_dead_band
     lower_band = 0.05 if _too_slow(observation, policy) else None
     decoding = _decoding(point, rate_per_s / max(1, observation.serving(Role.DECODE)))
-    pending, slack_ms = _pending_tokens(point, observation, policy), point.slack_s * 1000
+    pending, slack_ms = _pending_tokens(point), point.slack_s * 1000
     return FlowBounds(
         _settled(before.pending_tokens_per_prefill_worker, pending, observation.gateways, band),
         _settled(before.decoding_per_decode_worker, decoding, observation.gateways, band, lower_band=lower_band),
         _settled(before.slack_ms, slack_ms if pending is not None else None, 1, band),
     )
+
+
+def queue_limit(observation: Observation, policy: Policy, point: OperatingPoint) -> int:
+    """Prompts in the prefill queue from which on others are prefilled where they decode.
+
+    Those that may wait and still be in time fill the queue up to ``queue_full_share``: what is beyond would be late.
+    """
+    workers, before = max(1, observation.serving(Role.PREFILL)), observation.routing.max_prefill_queue_size
+    limit = math.ceil(workers * _prompts_in_time(point) / policy.tuning.queue_full_share)
+    return _settled(before, limit, 1, policy.tuning.flow_dead_band) or 1
 
 
 def _too_slow(observation: Observation, policy: Policy) -> bool:
@@ -47,18 +59,17 @@ def in_words(bounds: FlowBounds) -> str:
     return routing.queueing(bounds.pending_tokens_per_prefill_worker, bounds.decoding_per_decode_worker)
 
 
-def _pending_tokens(point: OperatingPoint, observation: Observation, policy: Policy) -> float | None:
-    """Tokens a prefill worker computes while a request may wait for it, of no more prompts than the queue takes.
-
-    It has at least one prompt ahead of it: it is never idle for a bound.
-    What finds the queue full is prefilled where it decodes, and all who decode there pay for it.
-    """
+def _pending_tokens(point: OperatingPoint) -> float | None:
+    """Tokens a prefill worker computes while a request may wait for it."""
     queued = point.queued_tokens
     if queued <= 0 or point.reachable_s >= point.ttft_s:
         return None
-    workers = max(1, observation.serving(Role.PREFILL))
-    queue = policy.tuning.queue_full_share * policy.max_queue_size / workers  # prompts are not all of the mean length
-    return queued * max(1.0, min(policy.tuning.pending_slacks * point.slack_s / point.prefill_s, 1.0 + queue))
+    return queued * _prompts_in_time(point)
+
+
+def _prompts_in_time(point: OperatingPoint) -> float:
+    """Prompts a prefill worker computes while a request may wait for it; at least one, so that no bound idles it."""
+    return max(1.0, point.slack_s / point.prefill_s)
 
 
 def _decoding(point: OperatingPoint, rate_per_s: float) -> float | None:

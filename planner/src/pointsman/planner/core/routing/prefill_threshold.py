@@ -85,7 +85,7 @@ def threshold(
     if tokens != before:
         first_s = tuning.holdoff_s
         rest = rest.lowered(now_s, first_s, 16 * first_s) if tokens < before else rest.raised(now_s)
-    return rest, replace(now, max_local_prefill_tokens=tokens, max_prefill_queue_size=policy.max_queue_size)
+    return rest, replace(now, max_local_prefill_tokens=tokens)
 
 
 def answer_s(point: OperatingPoint, objectives: Objectives) -> float:

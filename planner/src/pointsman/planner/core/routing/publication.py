@@ -54,7 +54,7 @@ def is_due(
     own_s = None if last is None else last.at_s
     published_s = max((time_s for time_s in (stamped_s, own_s) if time_s is not None), default=None)
     if (
-        _rule(after) != _rule(before)
+        after.max_local_prefill_tokens != before.max_local_prefill_tokens
         or published_s is None
         or not 0 <= now_s - published_s < policy.tuning.publish_interval_s
     ):
@@ -78,10 +78,6 @@ def named(numbers: RoutingNumbers) -> dict[str, int | None]:
         "decodingPerDecodeWorker": numbers.flow.decoding_per_decode_worker,
         "slackMilliseconds": numbers.flow.slack_ms,
     }
-
-
-def _rule(numbers: RoutingNumbers) -> tuple[int, int]:
-    return numbers.max_local_prefill_tokens, numbers.max_prefill_queue_size
 
 
 def _falls(before: FlowBounds, after: FlowBounds) -> bool:

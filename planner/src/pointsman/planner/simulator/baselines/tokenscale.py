@@ -28,6 +28,7 @@ INTERVAL_S = 5.0
 WINDOW_S = 10.0
 CONVERTIBLE = 1
 HOLD_S = 120.0  # before the pools may shrink
+MOST_QUEUED = 32  # prompts, before others are computed where they decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def decide(
     depth = observation.service.prefill_queue_depth if observation.service else None
     waits_ms = (depth or 0.0) / prefill_requests_per_s(seen, base) * 1000
     behind = waits_ms > 0.5 * policy.objectives.ttft_ms
-    routing = RoutingNumbers(policy.max_threshold_tokens, policy.max_queue_size) if behind else ALL_REMOTE
+    routing = RoutingNumbers(policy.max_threshold_tokens, MOST_QUEUED) if behind else ALL_REMOTE
     decision = go_to(observation, policy, prefill, decode, f"{seen.rate_per_s:.1f} requests/s")
     return replace(state, wishes=wishes), routed(decision, routing), tick
 
