@@ -64,7 +64,9 @@ class Budget(ApiModel):
 class RemotePrefillAction(ApiModel):
     """Moving the threshold below which a decode worker computes a prompt itself."""
 
-    enabled: bool = Field(default=True, description="Whether the planner may change the threshold.")
+    enabled: bool = Field(
+        default=True, description="Whether the planner may change the threshold and the prefill queue limit."
+    )
     min_threshold_tokens: Annotated[int | None, Removed(0)] = Field(
         default=None, ge=0, le=1_000_000, description=ignored("the planner chooses the threshold from measured load.")
     )
@@ -81,7 +83,9 @@ class RemotePrefillAction(ApiModel):
         default=None,
         ge=1,
         le=100_000,
-        description=ignored("as many prompts may queue for prefill as can still be in time."),
+        description=ignored(
+            "the planner derives the limit (status.routing.maxPrefillQueueSize) from the TTFT objective."
+        ),
     )
 
 

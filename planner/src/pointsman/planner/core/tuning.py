@@ -45,8 +45,9 @@ class Tuning(BaseModel):
     )
     length_window_s: float = _constant(
         300.0,
-        "Mean prompt and output lengths are taken over this long. Undoing a switch is harder for as long, because the "
-        "means have requests from before it. Longer: slow drifts are seen late. Shorter: the means vary by chance.",
+        "Mean prompt and output lengths are taken over this long. A switch is harder to undo within this time, because "
+        "the means still include requests from before the switch. Longer: slow drifts are seen late. Shorter: the "
+        "means vary by chance.",
     )
     length_change_sigmas: float = _constant(
         5.0,
@@ -169,8 +170,8 @@ class Tuning(BaseModel):
     )
     rate_headroom: float = _constant(
         1.15,
-        "Workers are removed, and the threshold is raised, only if the rest serves this many times the rate. Higher: "
-        "more GPUs. Lower: changes are undone.",
+        "Workers are removed only if the remaining ones, and the threshold is raised only if the decode workers, can "
+        "serve this many times the rate. Higher: more GPUs. Lower: changes are undone.",
         above=1.0,
     )
     new_requests_windows: float = _constant(
@@ -196,8 +197,8 @@ class Tuning(BaseModel):
     )
     ready_requests: float = _constant(
         25.0,
-        "Requests that must have been seen before anything is scaled. More: the first shortage lasts longer. Fewer: "
-        "the first requests decide by chance.",
+        "Requests that must be behind the mean lengths before anything is scaled. More: the first shortage lasts "
+        "longer. Fewer: the first requests decide by chance.",
     )
 
     # --- switches ---
@@ -209,7 +210,8 @@ class Tuning(BaseModel):
     reversal_min_gain: float = _constant(
         0.2,
         "Within the length window, a switch back to where the last one came from must serve this much more of the "
-        "need. Higher: a wrong switch stays. Lower: workers switch to and fro.",
+        "need, unless clients get less than the objective. Higher: a wrong switch stays. Lower: workers switch to "
+        "and fro.",
         at_most=1.0,
     )
     switch_evaluations: int = _constant(
@@ -255,14 +257,14 @@ class Tuning(BaseModel):
     )
     queue_full_share: float = _constant(
         0.75,
-        "Share of the prefill queue's limit at which the queue counts as full. Higher: long prompts are prefilled "
-        "on decode workers. Lower: gateways queue early.",
+        "Share of the prefill queue's limit at which the queue counts as full. Higher: a shorter queue, more "
+        "prompts are prefilled on decode workers. Lower: a longer queue, prompts in it are late.",
         at_most=1.0,
     )
     flow_dead_band: float = _constant(
         0.15,
-        "A flow bound that moves by less keeps its value. Higher: bounds follow late. Lower: every evaluation wakes "
-        "all gateways.",
+        "A flow bound or prefill queue limit that moves by at most this share keeps its value. Higher: bounds follow "
+        "late. Lower: every evaluation wakes all gateways.",
         at_most=1.0,
     )
     publish_interval_s: float = _constant(

@@ -156,9 +156,9 @@ class EngineSample:
     observed_ms: float  # a prefill's time, or a decode step's
     tokens: float | None  # prefill: new tokens of all its prompts; decode: KV tokens of the batch (None: not known)
     batch: float = 1.0  # prompts or sequences in it
-    lengths: tuple[tuple[float, float], ...] = ()  # prefill: (new tokens, share) of the window's prompts, about
     tokens_scv: float | None = None  # squared coefficient of variation of a sequence's tokens
     local_tokens_per_s: float = 0.0  # decode: of prompts, computed on the same worker meanwhile
+    lengths: tuple[tuple[float, float], ...] = ()  # prefill: (new tokens, share) of the window's prompts, about
 
 
 @dataclass(frozen=True, slots=True)

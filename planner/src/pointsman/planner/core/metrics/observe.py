@@ -586,7 +586,8 @@ def _prefill(before: Page, page: Page, seconds: float) -> EngineSample | None:
         steps = scrape_pair.added(before, page, ENGINE_STEPS)
         passes = min(steps or for_others, for_others)  # a long prompt takes several steps: then one is a pass
         prompts = for_others / passes
-        return EngineSample(Role.PREFILL, engine_s / passes * 1000, computed.mean * prompts, prompts, computed.shares())
+        pass_ms, tokens = engine_s / passes * 1000, computed.mean * prompts
+        return EngineSample(Role.PREFILL, pass_ms, tokens, prompts, lengths=computed.shares())
     # Computed where they decode: the engine tells each one's time, and not what they had in common.
     each_s = took.mean / prefilled_together(took.total, took.mean, seconds)
     return EngineSample(Role.PREFILL, observed_ms=each_s * 1000, tokens=computed.mean, lengths=computed.shares())
