@@ -1,4 +1,7 @@
-"""Which sources a kept run of ours was made with: one of other sources is not one of the present planner."""
+"""Which sources a kept run of ours was made with: one of other sources is not one of the present planner.
+
+Texts decide nothing: of the constants the values count, and the planner's messages do not.
+"""
 
 import hashlib
 from collections.abc import Iterable
@@ -6,13 +9,15 @@ from functools import cache
 from pathlib import Path
 
 from pointsman.planner import core, simulator
+from pointsman.planner.core.tuning import SHIPPED
 
 DYNAMO_POLICY = Path(__file__).parent / "dynamo" / "policy.py"
 
 
 def digest(paths: Iterable[Path]) -> str:
-    """Of the files' bytes, in that order."""
-    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
+    """Of the planner's constants and of the files' bytes, in that order."""
+    parts = (SHIPPED.model_dump_json().encode(), *(path.read_bytes() for path in paths))
+    return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
 
 @cache
@@ -28,9 +33,8 @@ def in_own_simulator() -> str:
 
 
 def _modules(package: str | None) -> list[Path]:
-    """Of the package and its folders, but for what has its own benchmark, or is another planner."""
+    """Of the package and its folders, but for texts, what has its own benchmark, and other planners."""
     assert package is not None  # it has an __init__.py
     folder = Path(package).parent
-    return sorted(
-        path for path in folder.rglob("*.py") if not {"elastic", "baselines"} & set(path.relative_to(folder).parts)
-    )
+    left_out = {"elastic", "baselines", "messages", "tuning.py"}
+    return sorted(path for path in folder.rglob("*.py") if not left_out & set(path.relative_to(folder).parts))

@@ -210,8 +210,8 @@ class Tuning(BaseModel):
     reversal_min_gain: float = _constant(
         0.2,
         "Within the length window, a switch back to where the last one came from must serve this much more of the "
-        "need, unless clients get less than the objective. Higher: a wrong switch stays. Lower: workers switch to "
-        "and fro.",
+        "need. While clients get less than the objective, this does not hold. Higher: a wrong switch stays. Lower: "
+        "workers switch to and fro.",
         at_most=1.0,
     )
     switch_evaluations: int = _constant(
