@@ -9,7 +9,6 @@ from pointsman.planner.core.decide import decide
 from pointsman.planner.core.layout.choose import SHORT as SHORTAGES
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Bounds, Policy, Reason, RoutingNumbers
-from pointsman.planner.core.workload.request_lengths import Lengths, Window
 from unit.planner.scenes import LLAMA_8B_H100, LONG, SHORT, observed, workers
 
 SCALING = Policy(mode=Mode.ACTIVE, max_gpus=16, prefill=Bounds(1, 9), decode=Bounds(1, 9))
@@ -75,7 +74,7 @@ def test_a_lowered_budget_takes_nobody_away_for_one_that_only_starts(role_switch
     """Prefill is short: a switch, once the budget is kept, and no start in the place of a worker that serves."""
     policy = replace(SCALING, max_gpus=7, role_switch=role_switch)
     seen = observed(0, LONG, 2, 6)
-    _, decision, _ = decide(State(), seen, policy, 0.0, LLAMA_8B_H100)
+    _, decision, _ = decide(State(requests=1000.0), seen, policy, 0.0, LLAMA_8B_H100)
     assert decision.changes_layout
     assert decision.prefill + decision.decode == 7
     assert decision.prefill <= 2
@@ -85,12 +84,12 @@ def test_a_lowered_budget_takes_nobody_away_for_one_that_only_starts(role_switch
 def test_a_lowered_budget_starts_nobody_where_scale_out_is_off() -> None:
     """Also of a pool that has fewer than its minReplicas."""
     policy = replace(SCALING, max_gpus=7, scale_out=False, prefill=Bounds(3, 6))
-    _, decision, _ = decide(State(), observed(0, LONG, 2, 6), policy, 0.0, LLAMA_8B_H100)
+    _, decision, _ = decide(State(requests=1000.0), observed(0, LONG, 2, 6), policy, 0.0, LLAMA_8B_H100)
     assert (decision.prefill, decision.decode) == (2, 5)
 
 
 def test_a_raised_minimum_is_the_reason_also_where_fewer_workers_would_do() -> None:
-    state, said = State(), []
+    state, said = State(requests=1000.0), []
     for tick in range(80):
         seen = observed(2.5 * tick, replace(SHORT, arrivals_per_s=1), 2, 2)
         state, decision, _ = decide(state, seen, replace(SCALING, min_gpus=6), seen.at_s, LLAMA_8B_H100)
@@ -104,8 +103,7 @@ def test_a_raised_minimum_is_the_reason_also_where_fewer_workers_would_do() -> N
 
 @pytest.mark.parametrize(("requests", "starts"), [(20.0, False), (30.0, True)])
 def test_a_raised_minimum_waits_for_25_requests_and_a_lowered_budget_for_none(requests: float, starts: bool) -> None:
-    window = Window(-2.5, requests, SHORT.prompt_tokens or 0.0, SHORT.output_tokens or 0.0)
-    seen, state = observed(0, replace(SHORT, arrivals_per_s=0.1), 2, 2), State(lengths=Lengths(windows=(window,)))
+    seen, state = observed(0, replace(SHORT, arrivals_per_s=0.1), 2, 2), State(requests=requests)
     _, raised, _ = decide(state, seen, replace(SCALING, min_gpus=6), 0.0, LLAMA_8B_H100)
     assert raised.changes_layout is starts
     _, lowered, _ = decide(state, seen, replace(SCALING, max_gpus=3), 0.0, LLAMA_8B_H100)

@@ -217,12 +217,12 @@ async def test_a_plan_of_a_service_that_had_the_name_before_is_neither_tried_nor
 async def test_what_a_service_of_the_same_name_taught_is_forgotten_but_for_the_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    taught = State(ticks=1234)
-    for uid, ticks in (("new", 1234), ("old", 0)):
+    taught = State(requests=1234.0)
+    for uid, requests in (("new", 1234.0), ("old", 0.0)):
         scenario = Scenario(decisions=more)
         await memory.save(scenario.api, {"uid": uid}, *KEY, taught, 41)  # type: ignore[arg-type]
         await scenario.run(monkeypatch, partial(bool, scenario.api.created))
-        assert scenario.states[0].ticks == ticks
+        assert scenario.states[0].requests == requests
         assert scenario.api.created[0]["spec"]["sequence"] == 42
 
 

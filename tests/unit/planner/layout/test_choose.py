@@ -13,7 +13,7 @@ from pointsman.planner.core.layout.choose import layout
 from pointsman.planner.core.sizing.pool_targets import Targets
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Bounds, Decision, Layout, Observation, Policy, Reason, Worker, WorkerCondition
-from pointsman.planner.core.workload.request_lengths import Lengths, Window
+from pointsman.planner.core.workload.request_lengths import Lengths
 from unit.planner.operating_points import point
 from unit.planner.scenes import LONG, POLICY, observed
 
@@ -21,8 +21,7 @@ SCALES = replace(
     POLICY, role_switch=False, scale_in=True, scale_out=True, max_gpus=16, prefill=Bounds(1, 9), decode=Bounds(1, 9)
 )
 EAGER = replace(SCALES, role_switch=True, min_dwell_s=0.0)
-SEEN = Window(0.0, 1000.0, 4000.0, 200.0)
-KNOWN = State(lengths=Lengths(windows=(SEEN,), prompt_tokens=4000.0, output_tokens=200.0))
+KNOWN = State(requests=1000.0, lengths=Lengths(prompt_tokens=4000.0, output_tokens=200.0))
 
 
 def wanted(now: tuple[int, int], then: tuple[int, int]) -> Targets:

@@ -88,7 +88,7 @@ def test_without_unfinished_answers_lengths_are_those_of_requests_that_ended() -
     forget = PARTS["unfinished answers"].forget
     assert forget is not None
     begun = FirstAnswers(decoded=9000.0, advance=400.0, ended=20.0, running=30.0)
-    remembered = State(lengths=Lengths(output_tokens=400.0, finished_tokens=100.0, first=begun))
+    remembered = State(requests=7.0, lengths=Lengths(output_tokens=400.0, finished_tokens=100.0, first=begun))
     left = forget(remembered)
     assert left == replace(remembered, lengths=replace(remembered.lengths, first=FirstAnswers(over=True)))
     assert left.lengths.first.output_tokens is None

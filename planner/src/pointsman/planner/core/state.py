@@ -38,6 +38,7 @@ class State:
     prefill_correction: Correction = field(default_factory=Correction)  # of the policy's table
     decode_correction: Correction = field(default_factory=Correction)
     lengths: Lengths = field(default_factory=Lengths)
+    requests: float = 0.0
     shape: Shape = field(default_factory=Shape)
     transfers: Transfers = field(default_factory=Transfers)
     encode: EncodeMemory = field(default_factory=EncodeMemory)
@@ -84,6 +85,7 @@ def learn(
         state, leads=leads, lengths=lengths, transfers=state.transfers.observe(load.pulling_s, load.pulled_tokens),
         forecaster=forecaster, season=season if policy.seasonal else Season(), learner=learner, learned=learned,
         prefill_correction=prefill, decode_correction=decode, ticks=state.ticks + 1,
+        requests=min(state.requests + (load.measured or load.arrivals_per_s * window_s), 1e9),
         shape=state.shape.observe(samples, lengths), encode=state.encode.observe(observation, policy),
     )  # fmt: skip
 

@@ -197,7 +197,7 @@ class Tuning(BaseModel):
     )
     ready_requests: float = _constant(
         25.0,
-        "Requests that must be behind the mean lengths before anything is scaled. More: the first shortage lasts "
+        "Requests that must have been seen before anything is scaled. More: the first shortage lasts "
         "longer. Fewer: the first requests decide by chance.",
     )
 
@@ -210,8 +210,7 @@ class Tuning(BaseModel):
     reversal_min_gain: float = _constant(
         0.2,
         "Within the length window, a switch back to where the last one came from must serve this much more of the "
-        "need. While clients get less than the objective, this does not hold. Higher: a wrong switch stays. Lower: "
-        "workers switch to and fro.",
+        "need. Higher: a wrong switch stays. Lower: workers switch to and fro.",
         at_most=1.0,
     )
     switch_evaluations: int = _constant(

@@ -48,7 +48,7 @@ def decide(
     state = _learned(state, observation, seen.load, now_s, lead_s, policy.tuning)
     model = _model(state, observation)
     # A rate that is exceeded as seldom as requests may be late.
-    quantile = 1 - late_share(policy.objectives.attainment)
+    quantile = max(0.5, 1 - late_share(policy.objectives.attainment))
     forecast = state.forecaster.at(lead_s + policy.interval_s, now_s, lead_s, quantile, policy.tuning)
     if forecast is None or isinstance(model, str) or state.lengths.prompt_tokens is None:
         missing = model if isinstance(model, str) else groups.no_request()

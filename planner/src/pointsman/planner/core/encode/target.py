@@ -57,6 +57,7 @@ class EncodeMemory:
     """What is remembered of the encode pool. ``forecaster``: of requests that have images."""
 
     forecaster: RateForecaster = field(default_factory=RateForecaster)
+    requests: float = 0.0
     images: Images = field(default_factory=Images)
     log_image_ms: float | None = None  # of a worker's time
     leads: Leads = field(default_factory=Leads)
@@ -77,6 +78,7 @@ class EncodeMemory:
         return replace(
             seen._measured(load, requests, tuning),
             forecaster=self.forecaster.observe(requests, window_s, now_s, lead_s, tuning),
+            requests=min(self.requests + requests, 1e9),
         )
 
     def lead_s(self, policy: Policy) -> float:
@@ -140,7 +142,7 @@ def target(
     bounds, queue, now_s, tuning = policy.encode, memory.queue(point), observation.at_s, policy.tuning
     lead_s = memory.lead_s(policy)
     present, ahead = (memory.forecaster.at(s, now_s, lead_s, 0.5, tuning) for s in (0.0, lead_s))
-    if bounds is None or queue is None or present is None or ahead is None:
+    if bounds is None or queue is None or present is None or ahead is None or memory.requests < tuning.ready_requests:
         return memory, None
     pool = _pool(memory, observation, policy)
     has, scv, rate_per_s = pool.committed, memory.forecaster.dispersion, max(present.expected, 1e-3)

@@ -33,10 +33,10 @@ def layout(
     if over:
         state, step = replace(state, wanting=None, wanting_ticks=0), SwitchStep.none(now)
     else:
-        keeps = kept_by(point, observation, policy, state, wanted.rate_per_s)
+        keeps = kept_by(point, observation, wanted.rate_per_s, state.forecaster.dispersion)
         state, step = switch(state, observation, policy, now_s, wanted, keeps)
     # 2. Starts and removals
-    known = state.lengths.requests >= policy.tuning.ready_requests
+    known = state.requests >= policy.tuning.ready_requests
     target = scaled(observation, policy, wanted, step) if known or over else step.after
     # 3. What else there was
     switches, deferred = switches_between(now, step.after), step.deferred

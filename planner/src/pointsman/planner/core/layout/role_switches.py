@@ -1,6 +1,5 @@
 """Which workers change their role: another split of the same workers, if it serves the present clearly better."""
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -93,27 +92,16 @@ def _best_switch(
     return best
 
 
-def too_few_in_time(state: State, policy: Policy) -> float | None:
-    """The share of requests within the objectives, where that is less than it should be; else None."""
-    observed = state.score.observed
-    return observed if observed is not None and observed < policy.objectives.attainment else None
-
-
-def kept_by(point: OperatingPoint, observation: Observation, policy: Policy, state: State, rate_per_s: float) -> Keeps:
-    """What share of requests those that serve keep within the objectives, with so many of them in the other role.
-
-    The present split keeps no more than clients get, where that is too little.
-    """
+def kept_by(point: OperatingPoint, observation: Observation, rate_per_s: float, arrival_scv: float) -> Keeps:
+    """What share of requests those that serve keep within the objectives, with so many of them in the other role."""
     prefill, decode = observation.serving_layout
-    arrival_scv, seen = state.forecaster.dispersion, too_few_in_time(state, policy)
     holds_back = observation.routing.flow != UNBOUNDED
 
     @cache
     def keeps(moved: int) -> float:
         if prefill + moved < 1 or decode - moved < 1:
             return 0.0
-        kept = point.attainment(rate_per_s, arrival_scv, prefill + moved, decode - moved, holds_back=holds_back)
-        return kept if moved or seen is None else min(kept, seen)
+        return point.attainment(rate_per_s, arrival_scv, prefill + moved, decode - moved, holds_back=holds_back)
 
     return keeps
 
@@ -130,24 +118,22 @@ def weighed_switches(
     that is beyond what a switch must bring).
 
     What only starts serves nobody yet: it is the workers that serve which are weighed. Layouts that leave a role
-    without one of these, or its bounds, are left out. While clients get less than the objective, workers that a role
-    has beyond its need count too, and a switch back is as good as any.
+    without one of these, or its bounds, are left out.
     """
     tuning, (need_p, need_d) = policy.tuning, wanted.load_now
     serving = observation.serving_layout
-    missed = too_few_in_time(state, policy) is not None
     # For so long the means are also of requests that the last switch was made for.
     recent = [r for r in state.history.switches if observation.at_s - r.at_s < tuning.length_window_s]
     last = recent[-1].target if recent else None
 
     def served(p: int, d: int) -> float:
         """The share of the need that the scarcer role has."""
-        return min(math.inf if missed else 1.0, p / need_p, d / need_d)
+        return min(1.0, p / need_p, d / need_d)
 
     def band(moved: int) -> float:
         """What must be gained; more for undoing what was done a moment ago."""
         way = Role.PREFILL if moved > 0 else Role.DECODE
-        return tuning.switch_min_gain if last is None or last is way or missed else tuning.reversal_min_gain
+        return tuning.switch_min_gain if last is None or last is way else tuning.reversal_min_gain
 
     for moved in moves:
         p, d = now[0] + moved, now[1] - moved
