@@ -242,7 +242,7 @@ async def test_images_of_one_chat_go_to_two_encode_workers_and_a_death_costs_no_
     async def both_lost() -> bool:
         await vision.endpoint.send(replace(many, index=many.index + 2))  # an engine reports fetches with its next step
         lost = await vision.metric(metrics.WORKER_EMBEDDING_FETCHES.name, FAILED, roles=names.LANGUAGE_ROLES)
-        return lost - failed == len(dying.images)
+        return lost - failed >= len(dying.images)  # those that ask may find the workers dead, too
 
     await eventually(both_lost, "both fetches have failed")
     await vision.ready(encode=2, prefill=1, decode=1)
