@@ -706,3 +706,16 @@ def test_a_look_that_saw_nothing_delays_a_start_by_that_look(missed_at_s: tuple[
             break
     assert decision.changes_layout
     assert seen.at_s <= 15.0 + allowed_s
+
+
+def test_times_of_uneven_prompts_are_learned_as_those_of_even_ones() -> None:
+    """Their mean is longer than the time of the mean, and sizing adds that from the lengths."""
+    factors = []
+    for lengths in ((), ((1000.0, 0.75), (60_000.0, 0.25))):
+        state = State()
+        for tick in range(20):
+            sample = EngineSample(Role.PREFILL, 1.3 * LLAMA_8B_H100.prefill_ms(15_000, 0), 15_000, lengths=lengths)
+            seen = observed(2.5 * tick, LONG, samples=(sample,))
+            state, _, _ = decide(state, seen, POLICY, seen.at_s, LLAMA_8B_H100)
+        factors.append(state.prefill_correction.ms(1000.0) / 1000.0)
+    assert factors[0] > 1.1 + factors[1] - 1.0

@@ -114,13 +114,10 @@ def test_prompts_that_differ_by_less_than_a_tenth_are_no_others() -> None:
 
 
 def test_lengths_count_by_requests_and_not_by_time() -> None:
-    """Of a hundred thousand-token prompts a second after two of sixteen thousand: a hundredth is old after seconds."""
+    """A rate that rises fifty times, with the same mean: what came before is a tenth of all requests soon after."""
     lengths = Lengths()
-    for tick in range(200):
-        rate, tokens = (2.0, 16_000.0) if tick < 120 else (100.0, 1000.0)
-        load = Load(rate, tokens, 0.0, 100.0, prompt_length_shares=((tokens, 1.0),))
-        lengths = lengths.observe(load, 2.5, 2.5 * tick)
-        if tick == 119:
-            assert dict(lengths.shares) == {16_000.0: 1.0}
-        if tick == 124:
-            assert dict(lengths.shares).get(16_000.0, 0.0) < 0.05
+    for tick in range(130):
+        rate, shares = (2.0, ((500.0, 0.5), (1500.0, 0.5))) if tick < 120 else (100.0, ((1000.0, 1.0),))
+        lengths = lengths.observe(Load(rate, 1000.0, 0.0, 100.0, prompt_length_shares=shares), 2.5, 2.5 * tick)
+    assert lengths.changed_s is None
+    assert dict(lengths.shares)[1000.0] > 0.85
