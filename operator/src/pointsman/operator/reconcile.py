@@ -1,4 +1,4 @@
-"""One look at one service: live GET → snapshot → core → bounded actions → apply → status, ending in one sentence."""
+"""One reconciliation of a service: live GET → snapshot → core → bounded actions → apply → status and one sentence."""
 
 import logging
 import random
@@ -12,16 +12,15 @@ from pointsman.api.protocol.names import (
 )
 from pointsman.api.v1alpha1.conditions import Reason
 from pointsman.api.v1alpha1.llmservice import LLMService, LLMServiceStatus, Routing
-from pointsman.api.v1alpha1.plan import Plan
-from pointsman.api.v1alpha1.roleswitch import RoleSwitch
 from pointsman.kube import resources
+from pointsman.kube.client import Object
 from pointsman.kube.errors import Conflict
 from pointsman.kube.pods import ServiceKey
 from pointsman.operator.announce import Announcer
 from pointsman.operator.commands import Commands
 from pointsman.operator.core import actions as act
 from pointsman.operator.core.adapters import EngineAdapter, adapter_for
-from pointsman.operator.core.decide import decide, next_look_s
+from pointsman.operator.core.decide import Decision, decide, next_look_s
 from pointsman.operator.core.desired import first_replicas
 from pointsman.operator.core.gateway import endpoint
 from pointsman.operator.core.install import Install
@@ -69,6 +68,19 @@ class _Renderer:
         return self.adapter.pod(self.service, self.install, name, role)
 
 
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """One service, as one reconciliation read it. ``problems`` grows on the way; ``render`` None: none can be made."""
+
+    key: ServiceKey
+    raw: Object
+    found: LLMService
+    service: Service
+    memory: Memory
+    render: _Renderer | None
+    problems: list[Problem]
+
+
 class Reconciler:
     """Called with a key by the work queue; the same key never twice at once."""
 
@@ -102,11 +114,11 @@ class Reconciler:
         await self._commands.stop()
 
     async def __call__(self, key: ServiceKey) -> float | None:
-        """Look at the service once; returns in how many seconds to look again."""
+        """Reconcile the service once; returns in how many seconds to do so again."""
         began_s = self._clock.monotonic_s()
         outcome = "error"
         try:
-            wait_s, outcome = await self._look(key)
+            wait_s, outcome = await self._reconcile(key)
             return wait_s
         except Conflict as error:
             # Somebody wrote meanwhile: what they wrote is looked at next.
@@ -120,98 +132,115 @@ class Reconciler:
             self._metrics.reconciles.labels(outcome).inc()
             self._metrics.reconcile_seconds.observe(self._clock.monotonic_s() - began_s)
 
-    # --- one look, step by step ---
+    # --- one reconciliation, step by step ---
 
-    async def _look(self, key: ServiceKey) -> tuple[float | None, str]:
-        namespace, name = key
+    async def _reconcile(self, key: ServiceKey) -> tuple[float | None, str]:
+        # 1. Read the service.
         raw = await self._observer.find(key)
         if raw is None:
-            await self._executor.refuse_switches(namespace, name, self._observer.pending_switches(key))
-            self._forget(key)
-            self._queue.forget(key)
-            return None, "gone"
+            return await self._gone(key)
         try:
             found = LLMService.model_validate(raw)
         except ValidationError as error:
             self._announcer.invalid(resources.LLM_SERVICES, raw, error)
             return self._resync(), "invalid"
-        memory = self._remember(key, found.metadata.uid)
-        service = service_of(found)
-        problems: list[Problem] = []
-        if dropped := dropped_fields(LLMService, raw):
-            problems.append(Problem(reason=Reason.UNKNOWN_FIELD, message=dropped))
-        for role, of in ((Role.DECODE, "worker"), (Role.ENCODE, "encode")):
-            template = service.spec.template_of(role) if role in service.spec.roles else {}
-            if uncounted := uncounted_gpus(template, service.spec.gpus_of(role), of):
-                problems.append(Problem(reason=Reason.UNCOUNTED_GPUS, message=uncounted))
+        read = self._read(key, raw, found)
+        service, problems = read.service, read.problems
 
-        render = self._renderer(key, service, found.status.worker_image, problems)
-        deleting = service.deleting_since_s is not None
-        touch = not service.spec.paused and not deleting
-        if service.spec.paused:
-            memory.acting_since_s = self._clock.now().timestamp()
-        self._follow(key, memory, service)
-        inputs, unowned, wrong = await self._observer.inputs(key, service)
-        problems += [*await self._executor.own_switches(service, unowned), *wrong]
-        pools, unmade = await self._find_pools(key, service, found.status, inputs, make=touch and service.has_finalizer)
-        problems += unmade
-        if inputs.policy and any(pool.owned_replicas not in (None, pool.replicas) for pool in pools.values()):
-            # Others wrote replicas. The policy may have handed the pools over to them just before.
-            policy = await self._observer.live_policy(service.namespace, inputs.policy.name)
-            inputs = replace(inputs, policy=policy)
-        if touch and service.has_finalizer and render is not None:
-            await self._executor.children.ensure(service, pools)
-        token = memory.token = await self._executor.children.token(service)
+        # 2. Read what is desired of it, and make what it owns.
+        inputs, pools = await self._make_children(read)
+        token = read.memory.token = await self._executor.children.token(service)
 
-        if routed := found.status.routing:
-            budget = routed.prefill_token_budget or DEFAULT_PREFILL_TOKEN_BUDGET
-            set_by, at = routed.set_by, routed.updated_at
-            inputs = replace(inputs, routing_set_by=set_by, routing_updated_at=at, prefill_token_budget=budget)
-        inputs = replace(
-            inputs,
-            worker_image=render.install.worker_image if render else found.status.worker_image,
-            kv_compatibility=render.kv_compatibility if render else None,
-        )
-        snapshot = await self._observer.snapshot(
-            key, service, pools, token, self._executor.taken_names(service), inputs
-        )
+        # 3. Observe.
+        inputs = _with_published(inputs, read)
+        taken = self._executor.taken_names(service)
+        snapshot = await self._observer.snapshot(key, service, pools, token, taken, inputs)
         unread = self._observer.unreadable_pods(key)
         problems += unread
-        # Not before the Secret is its own: workers that took a predecessor's token would be foreign.
-        may_create = token is not None and not unread and self._clock.monotonic_s() >= memory.create_again_s
-        decision = decide(snapshot, render if may_create else None)
-        executed = await self._executor.execute(raw, snapshot, decision.actions, token)
-        if may_create:
-            memory.create_problems = executed.not_created
-            again_s = self._clock.monotonic_s() + RETRY_CREATE_S
-            memory.create_again_s = again_s if executed.not_created else 0.0
-        problems += [*self._executor.children.problems(service), *memory.create_problems, *executed.refused]
-        unproved = (self._commands.problem(worker.uid) for worker in snapshot.workers)
-        problems += [problem for problem in (*unproved, memory.nats_problem) if problem is not None]
-        problems += self._observer.refusals(snapshot)
 
-        removed = any(isinstance(action, act.RemoveFinalizer) for action in decision.actions)
-        if removed and not executed.refused:
-            log.info(
-                "service deleted",
-                extra={"service": f"{namespace}/{name}", "reason": "Deleted", "why": decision.actions[-1].why},
-            )
+        # 4. Decide, and carry it out.
+        decision, executed = await self._act(read, snapshot, token, may_create=not unread)
+        problems += self._problems_after(read, snapshot, executed)
+        if not executed.refused and any(isinstance(action, act.RemoveFinalizer) for action in decision.actions):
+            why = decision.actions[-1].why
+            log.info("service deleted", extra={"service": "/".join(key), "reason": "Deleted", "why": why})
             return self._resync(), "deleted"
-        after = await self._observer.snapshot(
-            key, service, pools, token, self._executor.taken_names(service), inputs, known=snapshot
-        )
+
+        # 5. Report.
+        taken = self._executor.taken_names(service)
+        after = await self._observer.snapshot(key, service, pools, token, taken, inputs, known=snapshot)
         routing = next((a for a in reversed(decision.actions) if isinstance(a, act.SetRouting)), None)
         outcome = report(
             after,
             problems,
             endpoint=endpoint(service, self._install),
-            revision=render.revision(Role.DECODE) if render else None,
+            revision=read.render.revision(Role.DECODE) if read.render else None,
             before=_routed(found.status, routing, inputs.policy),
             now=self._clock.now(),
         )
         await self._executor.write_status(service, found, snapshot.pools, outcome)
         self._announcer.outcome(service, outcome)
-        return self._next(after, decision.truncated, executed, memory), "done"
+        return self._next(after, decision.truncated, executed, read.memory), "done"
+
+    async def _gone(self, key: ServiceKey) -> tuple[float | None, str]:
+        namespace, name = key
+        await self._executor.refuse_switches(namespace, name, self._observer.pending_switches(key))
+        self._forget(key)
+        self._queue.forget(key)
+        return None, "gone"
+
+    def _read(self, key: ServiceKey, raw: Object, found: LLMService) -> _Read:
+        """The service, what is remembered of it, and what is wrong with its spec."""
+        memory = self._remember(key, found.metadata.uid)
+        service = service_of(found)
+        problems = _problems_of_spec(raw, service)
+        render = self._renderer(key, service, found.status.worker_image, problems)
+        if service.spec.paused:
+            memory.acting_since_s = self._clock.now().timestamp()
+        self._follow(key, memory, service)
+        return _Read(key, raw, found, service, memory, render, problems)
+
+    async def _make_children(self, read: _Read) -> tuple[Inputs, dict[Role, Pool]]:
+        """What is desired of the service beside its spec, and its pools; with all else that it owns, if it may act."""
+        service, problems = read.service, read.problems
+        inputs, unowned, wrong = await self._observer.inputs(read.key, service)
+        problems += [*await self._executor.own_switches(service, unowned), *wrong]
+        make = service.has_finalizer and not service.spec.paused and service.deleting_since_s is None
+        pools, unmade = await self._find_pools(read.key, service, read.found.status, inputs, make=make)
+        problems += unmade
+        if inputs.policy and any(pool.owned_replicas not in (None, pool.replicas) for pool in pools.values()):
+            # Others wrote replicas. The policy may have handed the pools over to them just before.
+            policy = await self._observer.live_policy(service.namespace, inputs.policy.name)
+            inputs = replace(inputs, policy=policy)
+        if make and read.render is not None:
+            await self._executor.children.ensure(service, pools)
+        return inputs, pools
+
+    async def _act(
+        self, read: _Read, snapshot: Snapshot, token: str | None, *, may_create: bool
+    ) -> tuple[Decision, Executed]:
+        """Decide on the snapshot and carry it out; after a refused create, the next one waits a while."""
+        memory = read.memory
+        # Not before the Secret is its own: workers that took a predecessor's token would be foreign.
+        may_create = may_create and token is not None and self._clock.monotonic_s() >= memory.create_again_s
+        decision = decide(snapshot, read.render if may_create else None)
+        executed = await self._executor.execute(read.raw, snapshot, decision.actions, token)
+        if may_create:
+            memory.create_problems = executed.not_created
+            again_s = self._clock.monotonic_s() + RETRY_CREATE_S
+            memory.create_again_s = again_s if executed.not_created else 0.0
+        return decision, executed
+
+    def _problems_after(self, read: _Read, snapshot: Snapshot, executed: Executed) -> list[Problem]:
+        """Problems of children, of creates, of actions, of workers, and refusals."""
+        unverified = [self._commands.problem(worker.uid) for worker in snapshot.workers]
+        return [
+            *self._executor.children.problems(read.service),
+            *read.memory.create_problems,
+            *executed.refused,
+            *(problem for problem in (*unverified, read.memory.nats_problem) if problem is not None),
+            *self._observer.refusals(snapshot),
+        ]
 
     def _remember(self, key: ServiceKey, uid: str) -> Memory:
         memory = self._observer.memories.get(key)
@@ -295,19 +324,35 @@ class Reconciler:
         return self._resync_s * random.uniform(0.9, 1.1)
 
 
+def _problems_of_spec(raw: Object, service: Service) -> list[Problem]:
+    """Fields that are unknown, and GPUs that are requested beside ``gpus``."""
+    problems: list[Problem] = []
+    if dropped := dropped_fields(LLMService, raw):
+        problems.append(Problem(reason=Reason.UNKNOWN_FIELD, message=dropped))
+    for role, of in ((Role.DECODE, "worker"), (Role.ENCODE, "encode")):
+        template = service.spec.template_of(role) if role in service.spec.roles else {}
+        if uncounted := uncounted_gpus(template, service.spec.gpus_of(role), of):
+            problems.append(Problem(reason=Reason.UNCOUNTED_GPUS, message=uncounted))
+    return problems
+
+
+def _with_published(inputs: Inputs, read: _Read) -> Inputs:
+    """With the routing numbers in force, the image of the workers and the compatibility of their KV."""
+    status, render = read.found.status, read.render
+    if routed := status.routing:
+        budget = routed.prefill_token_budget or DEFAULT_PREFILL_TOKEN_BUDGET
+        set_by, at = routed.set_by, routed.updated_at
+        inputs = replace(inputs, routing_set_by=set_by, routing_updated_at=at, prefill_token_budget=budget)
+    return replace(
+        inputs,
+        worker_image=render.install.worker_image if render else status.worker_image,
+        kv_compatibility=render.kv_compatibility if render else None,
+    )
+
+
 def _routed(status: LLMServiceStatus, action: act.SetRouting | None, policy: Policy | None) -> LLMServiceStatus:
     """The status with the routing numbers of a plan and the objectives of the policy."""
     routing = status.routing
     if action is not None:
         routing = Routing(**action.routing.model_dump(), set_by=action.set_by)
     return status.model_copy(update={"routing": with_objectives(routing, policy)})
-
-
-def plan_key(plan: Plan) -> ServiceKey:
-    """The service a plan is about."""
-    return plan.metadata.namespace, plan.spec.service_ref.name
-
-
-def switch_key(switch: RoleSwitch) -> ServiceKey:
-    """The service a role switch is about."""
-    return switch.metadata.namespace, switch.spec.service_ref.name
