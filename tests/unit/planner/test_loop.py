@@ -17,7 +17,7 @@ from pointsman.api.v1alpha1.llmservice import LLMService
 from pointsman.api.v1alpha1.plan import Plan
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
 from pointsman.kube.errors import Invalid, Unreachable
-from pointsman.planner import loop, loops, memory, source
+from pointsman.planner import evaluation, loop, loops, memory, source
 from pointsman.planner.core.metrics.prometheus_vector import Vector
 from pointsman.planner.core.state import State
 from pointsman.planner.core.tuning import SHIPPED
@@ -32,6 +32,7 @@ from pointsman.planner.core.types import (
     WorkerCondition,
 )
 from pointsman.planner.metrics import PlannerMetrics
+from pointsman.planner.service_record import SAVE_CHANGED_S
 from pointsman.serving.flow_control import FlowBounds
 from unit.planner.hands import Hands
 from unit.planner.loop_api import KEY, READING, TICK_S, Api, manifest
@@ -120,7 +121,7 @@ class Scenario:
             plans=SimpleNamespace(by=lambda _: self.plans),
             policies=SimpleNamespace(why_unreadable=lambda *_: self.unreadable),
         )  # fmt: skip
-        monkeypatch.setattr(loop, "decide", self.decide)
+        monkeypatch.setattr(evaluation, "decide", self.decide)
         monkeypatch.setattr(source, "Prometheus", self.server)
         parts: dict[str, Any] = {"kube": self.api, "cluster": cluster, "scraper": scraper}
 
@@ -281,7 +282,7 @@ async def test_a_plan_is_saved_at_the_next_look_and_a_new_reason_soon(
     scenario = Scenario(decisions=decided)
     looks, calm = 60, 40
     await scenario.run(monkeypatch, lambda: len(scenario.seen) > looks + 5)
-    soon = round(loop.SAVE_CHANGED_S / TICK_S)
+    soon = round(SAVE_CHANGED_S / TICK_S)
     assert saves[calm - 1 + soon + 1] > saves[calm - 1], "it was calm before"
     assert saves[looks + 2] == saves[looks + 1], "not before the plan: its number was reserved by an earlier save"
     assert saves[looks + 3] == saves[looks + 2] + 1
@@ -605,3 +606,15 @@ async def test_pages_of_a_service_that_is_not_planned_any_more_are_forgotten(mon
 
     monkeypatch.setattr(scenario, "planned", lambda: [] if len(scenario.seen) > 2 else planned())
     await scenario.run(monkeypatch, lambda: bool(scenario.kept) and scenario.kept[-1] == (set(), f"{KEY}/"))
+
+
+async def test_objectives_stay_out_of_reach_while_decisions_have_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decisions(seen: Observation) -> Decision:
+        batch = {2: 0.5, 9: 8.0}.get(len(scenario.seen))  # a batch below one: even a single request is too slow
+        inputs = () if batch is None else (("decodeBatch", batch), ("stepMilliseconds", 400.0))
+        return replace(steady(seen), inputs=inputs)
+
+    scenario = Scenario(decisions=decisions)
+    await scenario.run(monkeypatch, lambda: len(scenario.seen) > 12)
+    reasons = [each["reason"] for written in scenario.api.applied for each in written["status"]["conditions"]]
+    assert reasons == ["Planning", "ObjectivesOutOfReach", "Planning"]

@@ -14,11 +14,11 @@ from pointsman.planner.core.metrics.observe import Reading
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Decision, Layout, Reason, RoutingNumbers, WorkerCondition
 from pointsman.planner.errors import PrometheusFailed
-from pointsman.planner.loop import _Planned, _said
 from pointsman.planner.memory import Last
 from pointsman.planner.plan_writer import PlanWriter
 from pointsman.planner.routing_publisher import RoutingPublisher
 from pointsman.planner.scraper import Scraper
+from pointsman.planner.service_record import ServiceRecord
 from pointsman.planner.source import Source
 from pointsman.process.clock import SYSTEM_CLOCK
 from unit.planner.plans import policy
@@ -34,9 +34,9 @@ def asked_for_no_page() -> Source:
     return Source("", timeout_s=1.0, clock=SYSTEM_CLOCK, **parts)
 
 
-def kept(decision: Decision, **seen: Any) -> _Planned:
+def kept(decision: Decision, **seen: Any) -> ServiceRecord:
     source = asked_for_no_page()
-    return _Planned(
+    return ServiceRecord(
         "u", State(), source, NO_PLANS, NO_ROUTING, last=Last(replace(observed(0.0, LONG, 2, 3), **seen), decision)
     )
 
@@ -61,8 +61,10 @@ def kept(decision: Decision, **seen: Any) -> _Planned:
         ),
     ],
 )
-def test_the_memory_is_saved_soon_where_an_explanation_would_tell_something_else(after: _Planned, news: bool) -> None:
-    assert (_said(after) != _said(kept(ROUTING))) is news
+def test_the_memory_is_saved_soon_where_an_explanation_would_tell_something_else(
+    after: ServiceRecord, news: bool
+) -> None:
+    assert (after.summary() != kept(ROUTING).summary()) is news
 
 
 def test_a_gateway_is_new_for_no_longer_than_metrics_may_be_old() -> None:

@@ -44,17 +44,17 @@ _LOOK_AGAIN_S: Final = 5.0  # after a look that failed
 
 
 @dataclass
-class _Planned:
-    """What is kept of one group between looks. ``state`` survives a restart."""
+class _GroupRecord:
+    """What the loop keeps of one group between evaluations. ``state`` survives a restart."""
 
     uid: str
     state: GroupState
     source: Source
     plans: PlanWriter
-    saved_s: float = 0.0
-    unsaved_plan: bool = False  # a plan was written since then
-    said: tuple[Reason, int] | None = None
-    healthy: tuple[bool, PlannerHealth] | None = None
+    saved_at_s: float = 0.0
+    has_unsaved_plan: bool = False  # a plan was written since then
+    saved_summary: tuple[Reason, int] | None = None  # what was decided
+    condition: tuple[bool, PlannerHealth] | None = None
     decided_on: Observation | None = None  # at the last look; None: it was too old
 
 
@@ -109,7 +109,7 @@ class GroupPlanner:
                 log.warning("API server not reached", extra={"group": "/".join(key), "why": str(error)})
 
     async def _plan(self, key: ServiceKey) -> None:
-        kept: _Planned | None = None
+        record: _GroupRecord | None = None
         failures = 0  # in a row
         try:
             while True:
@@ -118,12 +118,12 @@ class GroupPlanner:
                 try:
                     if found is not None and self._leads():
                         group, policy = found
-                        if kept is None or kept.uid != group.metadata.uid:
-                            if kept is not None:
-                                kept.source.close()
-                            kept = await self._remembered(key, group.metadata.uid)
+                        if record is None or record.uid != group.metadata.uid:
+                            if record is not None:
+                                record.source.close()
+                            record = await self._remembered(key, group.metadata.uid)
                         with self._metrics.tick_seconds.time():
-                            wait_s = await self._look(key, group, policy, kept)
+                            wait_s = await self._look(key, group, policy, record)
                 except KubeError as error:
                     failed = str(error)
                     log.warning("API server not reached", extra={"group": "/".join(key), "why": str(error)})
@@ -136,13 +136,13 @@ class GroupPlanner:
                     wait_s = _LOOK_AGAIN_S
                 if failures >= loops.LOOKS_FAILED and found is not None:
                     text = messages.group_fails(failed[: loops.MOST_OF_AN_ERROR])
-                    await self._say_health(key, found[0], kept, False, PlannerHealth.EVALUATION_FAILED, text)
+                    await self._say_health(key, found[0], record, False, PlannerHealth.EVALUATION_FAILED, text)
                 await asyncio.sleep(wait_s)
         finally:
-            if kept is not None:
-                kept.source.close()
+            if record is not None:
+                record.source.close()
 
-    async def _remembered(self, key: ServiceKey, uid: str) -> _Planned:
+    async def _remembered(self, key: ServiceKey, uid: str) -> _GroupRecord:
         state, sequence = await group_memory.load(self._kube, *key, uid)
         last = await group_memory.load_last(self._kube, *key, uid)
         if isinstance(last, GroupLast):
@@ -166,41 +166,41 @@ class GroupPlanner:
             lambda: self._cluster.plans_of_group(key),
             sequence,
         )
-        return _Planned(uid, state, source, plans)
+        return _GroupRecord(uid, state, source, plans)
 
     # --- one look ---
 
-    async def _look(self, key: ServiceKey, group: ElasticGroup, policy: PlannerPolicy, kept: _Planned) -> float:
+    async def _look(self, key: ServiceKey, group: ElasticGroup, policy: PlannerPolicy, record: _GroupRecord) -> float:
         settings = with_pods_start(policy_of_group(policy.spec, group.spec), self._cluster.group_start_s(key))
         gateways, manager = self._cluster.gateways(key), self._cluster.manager(key)
         targets = {_prefix(key) + t.key: t for t in (*gateways, *([manager] if manager else []))}
-        source = await kept.source.read(key[0], policy, targets)
-        if kept.source.is_repeated(source, list(targets), settings.stale_after_s):
+        source = await record.source.read(key[0], policy, targets)
+        if record.source.is_repeated(source, list(targets), settings.stale_after_s):
             return settings.interval_s
-        observed = self._observed(key, group, settings, source, kept)
+        observed = self._observed(key, group, settings, source, record)
         bounds = GroupBounds(group.spec.instances.min_replicas, group.spec.instances.max_replicas)
         at_s = observed.seen.at_s
-        kept.state, decision = decide(kept.state, observed, settings, bounds, at_s)
-        kept.decided_on = None if decision.reason is Reason.STALE_METRICS else observed.seen
+        record.state, decision = decide(record.state, observed, settings, bounds, at_s)
+        record.decided_on = None if decision.reason is Reason.STALE_METRICS else observed.seen
         readings = {name: source.reading(name) for name in targets}
-        is_first = kept.source.is_first_look(readings, at_s, settings.stale_after_s)
+        is_first = record.source.is_first_look(readings, at_s, settings.stale_after_s)
         if decision.reason is Reason.STALE_METRICS and is_first and not any(map(source.failed, targets)):
             decision = replace(decision, reason=Reason.NOT_ENOUGH_DATA, message=first_reading("pod"))
         self._metrics.group_looked(*key, observed, decision, settings)
-        level = logging.DEBUG if kept.said and kept.said[0] is decision.reason else logging.INFO
+        level = logging.DEBUG if record.saved_summary and record.saved_summary[0] is decision.reason else logging.INFO
         log.log(
             level,
             "group evaluated",
             extra={"group": "/".join(key), "reason": decision.reason, "detail": decision.message},
         )
-        await self._write(key, group, policy, kept, observed, decision)
+        await self._write(key, group, policy, record, observed, decision)
         if isinstance(source, PrometheusReadings) and source.problem is not None:
-            await self._say_health(key, group, kept, False, PlannerHealth.PROMETHEUS_UNREACHABLE, source.problem)
+            await self._say_health(key, group, record, False, PlannerHealth.PROMETHEUS_UNREACHABLE, source.problem)
         elif decision.reason is Reason.STALE_METRICS:
-            await self._say_health(key, group, kept, False, PlannerHealth.STALE_METRICS, decision.message)
+            await self._say_health(key, group, record, False, PlannerHealth.STALE_METRICS, decision.message)
         else:
             message = messages.planning(key[1])
-            await self._say_health(key, group, kept, True, PlannerHealth.PLANNING, message)
+            await self._say_health(key, group, record, True, PlannerHealth.PLANNING, message)
         return settings.interval_s
 
     def _observed(
@@ -209,12 +209,12 @@ class GroupPlanner:
         group: ElasticGroup,
         settings: Policy,
         source: Scraper | PrometheusReadings,
-        kept: _Planned,
+        record: _GroupRecord,
     ) -> GroupObservation:
         names = [_prefix(key) + target.key for target in self._cluster.gateways(key)]
         manager = self._cluster.manager(key)
         manager_name = _prefix(key) + manager.key if manager is not None else ""
-        plans = kept.plans.known()
+        plans = record.plans.known()
         asked = plan_ledger.asked_of_a_person(plans)
         view = ClusterView(
             instances=self._cluster.instances(key, group.spec.instance.gpus),
@@ -232,7 +232,7 @@ class GroupPlanner:
             ages_s=[source.age_s(name) for name in (*names, manager_name)],
             gateways=[source.reading(name) for name in names],
             manager=source.reading(manager_name) if manager is not None else None,
-            before=kept.decided_on,
+            before=record.decided_on,
         )
 
     # --- what it leaves behind ---
@@ -242,23 +242,23 @@ class GroupPlanner:
         key: ServiceKey,
         group: ElasticGroup,
         policy: PlannerPolicy,
-        kept: _Planned,
+        record: _GroupRecord,
         observed: GroupObservation,
         decision: GroupDecision,
     ) -> None:
-        plans, layout = kept.plans.known(), (observed.desired,)
+        plans, layout = record.plans.known(), (observed.desired,)
         news = plan_ledger.news(decision, plans, policy.spec, layout, self._clock.now())
         said, now_s = (decision.reason, decision.instances), self._clock.monotonic_s()
-        sequence = kept.plans.next_sequence() if news is not None else 0
-        due = kept.unsaved_plan or said != kept.said or now_s - kept.saved_s >= SAVE_EVERY_S
-        if kept.plans.must_save or (news is None and due):
+        sequence = record.plans.next_sequence() if news is not None else 0
+        due = record.has_unsaved_plan or said != record.saved_summary or now_s - record.saved_at_s >= SAVE_EVERY_S
+        if record.plans.must_save or (news is None and due):
             last = GroupLast(observed, decision)
-            await group_memory.save(self._kube, _owner(group), *key, kept.state, kept.plans.to_reserve, last)
-            kept.plans.saved()
-            kept.said, kept.saved_s, kept.unsaved_plan = said, now_s, False
+            await group_memory.save(self._kube, _owner(group), *key, record.state, record.plans.to_reserve, last)
+            record.plans.saved()
+            record.saved_summary, record.saved_at_s, record.has_unsaved_plan = said, now_s, False
         if news is not None:
             asked = plan_ledger.asked_of_a_person(plans)
-            await kept.plans.create(
+            await record.plans.create(
                 plan_ledger.plan_manifest(
                     namespace=key[0],
                     service=key[1],
@@ -271,26 +271,26 @@ class GroupPlanner:
                     awaiting=asked.metadata.name if asked is not None else "",
                 )
             )
-            kept.unsaved_plan = True
+            record.has_unsaved_plan = True
         elif not due:
-            await kept.plans.delete_outdated()
+            await record.plans.delete_outdated()
 
     async def _say_health(
         self,
         key: ServiceKey,
         group: ElasticGroup,
-        kept: _Planned | None,
+        record: _GroupRecord | None,
         healthy: bool,
         reason: PlannerHealth,
         message: str,
     ) -> None:
-        """The condition PlannerHealthy, written when it changes. ``kept`` None: nothing could be remembered yet."""
+        """The condition PlannerHealthy, written when it changes. ``record`` None: nothing could be remembered yet."""
         self._metrics.health(*key, healthy, reason)
         before, now = health_of(group.status.conditions), self._clock.now()
-        if kept is None:
+        if record is None:
             written = before is not None and before.reason == reason
         else:
-            written = kept.healthy == (healthy, reason)
+            written = record.condition == (healthy, reason)
         if written:
             return
         said = health_condition(before, healthy, reason, message, group.metadata.generation, now)
@@ -299,8 +299,8 @@ class GroupPlanner:
         except KubeError as error:
             log.warning("API server not reached", extra={"group": "/".join(key), "why": str(error)})
             return  # it is said at the next look
-        if kept is not None:
-            kept.healthy = (healthy, reason)
+        if record is not None:
+            record.condition = (healthy, reason)
 
 
 def _prefix(key: ServiceKey) -> str:
