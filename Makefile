@@ -9,7 +9,7 @@ ARGS ?=
 # Two processes; the tests of a file stay together with what they share. ARGS="-n 0" runs them in one.
 PARALLEL := -n 2 --dist loadfile
 
-.PHONY: help programs-needed computer quickstart quickstart-picture quickstart-elastic quickstart-multimodal test lint unit browser programs integration engine messages verify verify-path verify-elastic verify-multimodal verify-operator crds dashboards tuning bench bench-foundation bench-request-path bench-planner bench-planner-dynamo bench-planner-dynamo-random bench-scraping bench-predicted bench-overload bench-forecast bench-seasonal bench-kv-feed bench-elastic bench-elastic-gpu bench-elastic-paper bench-elastic-planned bench-elastic-simulated bench-multimodal bench-streaming bench-report replays format sync clean
+.PHONY: help programs-needed computer quickstart quickstart-picture quickstart-elastic quickstart-multimodal test lint unit browser programs integration engine messages verify verify-path verify-elastic verify-multimodal verify-operator crds dashboards tuning bench bench-foundation bench-request-path bench-planner bench-planner-dynamo bench-scraping bench-predicted bench-overload bench-forecast bench-seasonal bench-kv-feed bench-elastic bench-elastic-gpu bench-elastic-paper bench-elastic-planned bench-elastic-simulated bench-multimodal bench-streaming bench-report replays format sync clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -99,7 +99,7 @@ verify-multimodal: programs ## the long forms of images: kills of encode workers
 verify-operator: programs ## the long forms of the operator: killed at hundreds of seeded points; writes the same file
 	@$(RUN) pytest tests/integration tests/engine -m verify_operator --timeout 3600 $(ARGS)
 
-BENCHES := bench-foundation bench-scraping bench-streaming bench-request-path bench-overload bench-predicted bench-forecast bench-seasonal bench-kv-feed bench-elastic bench-elastic-gpu bench-elastic-paper bench-elastic-planned bench-elastic-simulated bench-multimodal bench-planner bench-planner-dynamo bench-planner-dynamo-random
+BENCHES := bench-foundation bench-scraping bench-streaming bench-request-path bench-overload bench-predicted bench-forecast bench-seasonal bench-kv-feed bench-elastic bench-elastic-gpu bench-elastic-paper bench-elastic-planned bench-elastic-simulated bench-multimodal bench-planner bench-planner-dynamo
 
 bench: ## all benchmarks and their report, hours; ends with an error if one did or a target of the last is missed
 	@failed=0; for each in $(BENCHES); do $(MAKE) $$each || failed=1; done; $(MAKE) bench-report; exit $$failed
@@ -155,13 +155,9 @@ bench-forecast: sync ## the planner's forecast of rates beside plain ones, half 
 replays: sync ## replay the example policies; writes docs/reports/replays
 	@$(RUN) python -m bench.replays $(ARGS)
 
-bench-planner-dynamo: sync ## our planner beside Dynamo's in NVIDIA's simulator, hours (ARGS="--seconds 300": a piece)
+bench-planner-dynamo: sync ## our planner beside Dynamo's in NVIDIA's simulator, hours (ARGS="--seconds 300": a piece; "--parts ours": our planner alone)
 	@PYTHONPATH=.:planner/src:serving/src:crds/src $(UV) run --frozen --quiet --python $(PYTHON) --project bench/planner/dynamo \
 		python -m bench.planner.dynamo $(ARGS); measured=$$?; $(RUN) python -m bench.planner.evaluation_page; exit $$measured
-
-bench-planner-dynamo-random: sync ## the same on random traces, a minute each (ARGS="100 120", those published)
-	@PYTHONPATH=.:planner/src:serving/src:crds/src $(UV) run --frozen --quiet --python $(PYTHON) --project bench/planner/dynamo \
-		python -m bench.planner.dynamo.random_traces $(or $(ARGS),100 120) && $(RUN) python -m bench.planner.evaluation_page
 
 bench-report: sync ## render bench/results to docs/reports/benchmarks.md and the pages of elastic groups
 	@$(RUN) python -m bench.report

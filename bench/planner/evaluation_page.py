@@ -17,7 +17,7 @@ from bench.planner import (
     verdicts,
 )
 from bench.planner.cells import CAUSAL, ORACLE, OURS, STATIC, Run, by_planner, read_cells, table
-from bench.planner.dynamo import figures, random_page
+from bench.planner.dynamo import figures
 from bench.planner.dynamo import page as beside_dynamo
 from bench.planner.robust import CHANGES, CHANGES_S, CHANGING, OUTAGE_S, STEP_S
 from bench.planner.scenarios import FAST, FAST_START_S, LEADS, RETURNING, SCENARIOS, TRUTH
@@ -39,7 +39,7 @@ def write_page(runs: Sequence[Run]) -> Path:
         whole = {who: theirs for who, theirs in found.items() if "without" not in who}
         write_picture(f"planner-{name}.svg", scatter(whole))
     foretold, kept = forecast_accuracy.read_cells(), figures.kept_runs()
-    beside = figures.cells(kept)
+    beside, random = figures.cells(kept), figures.random_cells(kept)
     missed = [*own_rows.rows(runs), *own_rows.kept_speed_rows(), *figures.rows(kept), *forecast_accuracy.rows(foretold)]
     page = render(
         "planner-evaluation.md",
@@ -61,10 +61,10 @@ def write_page(runs: Sequence[Run]) -> Path:
         changes_s=CHANGES_S,
         default_start_s=Policy().start_s,
         forecast=forecast_page.section(foretold) if foretold else "",
-        dynamo=beside_dynamo.section(beside),
+        dynamo=beside_dynamo.section(beside, random),
         others_win="\n".join(verdicts.others_win({n: by_planner(runs, n) for n in (*fixed_gpus.LOADS, *SCENARIOS)})),
         dynamo_wins="\n".join(verdicts.dynamo_wins(beside)),
-        random_wins=random_page.dynamo_wins(),
+        random_wins=beside_dynamo.dynamo_wins(random),
         missed="\n".join(verdicts.missed(missed, verdicts.reasons())),
     )
     if foretold:

@@ -105,7 +105,7 @@ def dynamo_wins(cells: Sequence[Cell]) -> list[str]:
     """The same of Dynamo's configurations in NVIDIA's simulator, of each cell the best of them."""
     lines, nowhere = [], []
     for cell in cells:
-        ours = Result(cell.beside_dynamo.goodput, cell.beside_dynamo.gpu_hours)
+        ours = Result(cell.ours.goodput, cell.ours.gpu_hours)
         better = {name: Result(each.goodput, each.gpu_hours) for name, each in cell.dynamo.items()}
         better = {name: theirs for name, theirs in better.items() if theirs.wins(ours)}
         if not better:

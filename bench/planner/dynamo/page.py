@@ -1,95 +1,97 @@
-"""Dynamo's part of ``docs/reports/planner-evaluation.md``: a table over all cells, one a cell, and a picture of all."""
+"""Dynamo's part of ``docs/reports/planner-evaluation.md``: all cells, one a cell, random loads, and a picture."""
 
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from math import inf
+from statistics import geometric_mean, mean
 
 from bench.pages import render
-from bench.planner.dynamo import random_page
-from bench.planner.dynamo.configurations import CONFIGURATIONS, DOCUMENTED
-from bench.planner.dynamo.figures import EQUAL, GOOD_ENOUGH, PULSES, WORKLOADS, Cell, Figure
+from bench.planner.dynamo.figures import EQUAL, GOOD_ENOUGH, Cell, Figure, best
+from bench.planner.dynamo.workloads import CONFIGURATIONS, LOADS, SETUP
 from bench.planner.sources import in_dynosim
 
 PICTURE = "planner-beside-dynamo.svg"
-LOADS = {
-    "step": "3 to 14 requests/s of 4000+250 and back, unannounced",
-    "ramp": "3 to 18 requests/s over 10 minutes, back in 5",
-    "burst": "1.6 requests/s, 16 for one minute",
-    "mixshift": "7.5 requests/s of 4000+100, then 15 of 500+600",
-    "azure_conv": "Azure's conversations of 2023, two copies shifted by 10 minutes",
-    "moon_conv": "Mooncake's long conversations with shared prefixes, an hour",
-    "pulses": "1.5 requests/s, 12 for half a minute every two and a half, half an hour",
-    "pulses_hour": "the same for an hour",
-    "pulses_uneven": "1.5 requests/s, 12 for 15 to 40 s after pauses of one to three minutes, an hour",
-}
-SIDES: dict[str, Callable[[Cell], Figure | None]] = {
-    "Pointsman": lambda cell: cell.ours,
-    "Dynamo, documented": lambda cell: cell.documented,
-    "Dynamo, best of all": lambda cell: cell.tuned,
-    "causal": lambda cell: cell.causal,
-    "fixed": lambda cell: cell.fixed,
-    "clairvoyant": lambda cell: cell.clairvoyant,
+DEARER = 1.02  # in times Pointsman's GPU-hours: more is dearer
+SIDES = {
+    "Pointsman": "ours",
+    "Dynamo, documented": "documented",
+    "Dynamo, best of all": "tuned",
+    "causal": "causal",
+    "clairvoyant": "clairvoyant",
 }
 
 
-def section(cells: Sequence[Cell]) -> str:
+def section(cells: Sequence[Cell], random: Sequence[Cell]) -> str:
     """Its Markdown; nothing if nothing is measured."""
-    whole = [cell for cell in cells if cell.workload in WORKLOADS]
-    if not whole:
+    if not cells:
         return ""
-    sides = {name: [(cell, figure) for cell in whole if (figure := side(cell))] for name, side in SIDES.items()}
     older = [cell.name for cell in cells if cell.sources != {in_dynosim()}]
     return render(
         "dynamo.md",
         good_enough=GOOD_ENOUGH,
         equal=EQUAL,
-        documented=len(DOCUMENTED),
-        tuned=len(CONFIGURATIONS) - len(DOCUMENTED),
-        older="all cells" if older and len(older) == len(cells) else ", ".join(older),
+        documented=SETUP["documented"],
+        configurations={name: [cell.dynamo[name] for cell in cells] for name in CONFIGURATIONS},
+        older="all cells" if len(older) == len(cells) else ", ".join(older),
         picture=PICTURE,
-        means=[(name, _over_cells(found)) for name, found in sides.items() if len(found) == len(whole)],
-        cells=[(cell, cell.beats_dynamo) for cell in whole],
+        cells=cells,
         sides=SIDES,
         loads=LOADS,
         value=_value,
-        configurations=[
-            (name, name in DOCUMENTED, _over_cells([(cell, cell.dynamo[name]) for cell in whole]))
-            for name in CONFIGURATIONS
-        ],
-        pulses=[cell for cell in cells if cell.workload in PULSES],
-        plain=_plain,
-        random_traces=random_page.section(),
+        times=_times,
+        random_traces=_random(random) if random else "",
     )
 
 
-def _plain(figure: Figure | None) -> str:
-    """Goodput and GPU-hours."""
-    if figure is None:
-        return "not run"
-    hours = _ranged(figure.gpu_hours, figure.gpu_hours_range, ".2f")
-    return f"{_ranged(figure.goodput, figure.goodput_range, '.3f')} / {hours}"
+def _times(figures: Sequence[Figure], reference: Sequence[Figure]) -> float:
+    """GPU-hours in times a reference's, the geometric mean."""
+    return geometric_mean(a.gpu_hours / b.gpu_hours for a, b in zip(figures, reference, strict=True))
 
 
-def _ranged(mean: float, over: tuple[float, float], form: str) -> str:
-    middle, least, most = (f"{value:{form}}" for value in (mean, *over))
-    return middle if least == most else f"{middle} ({least}–{most})"
-
-
-def _over_cells(figures: Sequence[tuple[Cell, Figure]]) -> str:
-    goodput = [figure.goodput for _, figure in figures]
-    cost = statistics.geometric_mean(cell.cost(figure) for cell, figure in figures)
-    return f"{statistics.mean(goodput):.3f} | {min(goodput):.3f} | {cost:.2f}×"
-
-
-def _value(cell: Cell, figure: Figure | None) -> str:
+def _value(cell: Cell, figure: Figure) -> str:
     """Goodput and cost."""
-    if figure is None:
-        return "not run"
-    goodput = _ranged(figure.goodput, figure.goodput_range, ".3f")
-    least, most = (hours / cell.clairvoyant.gpu_hours for hours in figure.gpu_hours_range)
-    return f"{goodput} / {_ranged(cell.cost(figure), (least, most), '.2f')}×"
+    costs = [hours / cell.clairvoyant.gpu_hours for hours in figure.of("gpu_hours")]
+    return f"{_ranged(figure.goodput, figure.of('goodput'), '.3f')} / {_ranged(cell.cost(figure), costs, '.2f')}×"
+
+
+def _ranged(middle: float, of: Sequence[float], form: str) -> str:
+    text, least, most = (f"{value:{form}}" for value in (middle, min(of), max(of)))
+    return text if least == most else f"{text} ({least}–{most})"
 
 
 def picture(cells: Sequence[Cell]) -> str:
     """One small plot a cell: goodput over cost."""
-    whole = [cell for cell in cells if cell.workload in WORKLOADS]
-    return render("dynamo.svg", cells=whole, documented=DOCUMENTED, value=_value)
+    return render("dynamo.svg", cells=cells, documented=SETUP["documented"], value=_value)
+
+
+# --- random loads ---
+
+
+def _random(cells: Sequence[Cell]) -> str:
+    one = max(CONFIGURATIONS, key=lambda name: mean(cell.dynamo[name].goodput for cell in cells))
+    sides = {
+        "Pointsman": [cell.ours for cell in cells],
+        f"Dynamo, {one}: the best single one": [cell.dynamo[one] for cell in cells],
+        f"Dynamo, best of {len(SETUP['documented'])} documented of each trace": [cell.documented for cell in cells],
+        f"Dynamo, best of {len(CONFIGURATIONS)} of each trace": [cell.tuned for cell in cells],
+        "causal, best of 6 of each trace": [cell.causal for cell in cells],
+    }
+    older = any(cell.sources != {in_dynosim()} for cell in cells)
+    return render("random-traces.md", traces=cells, older=older, sides=sides, times=_times)
+
+
+def dynamo_wins(cells: Sequence[Cell]) -> str:
+    """On how many random loads a configuration of Dynamo's has more goodput, and its cost; nothing if there are none.
+
+    More by any amount that three digits show, as on the rest of the page, and on how many of these by ``EQUAL``.
+    """
+    found = []
+    for which, most in (("all, whatever they cost", inf), ("those for at most Pointsman's GPU-hours (2 %)", DEARER)):
+        pairs = [
+            (best(figures), cell.ours)
+            for cell in cells
+            if (figures := [each for each in cell.dynamo.values() if each.gpu_hours <= most * cell.ours.gpu_hours])
+        ]
+        more = sum(round(theirs.goodput, 3) > round(ours.goodput, 3) for theirs, ours in pairs)
+        clearly = sum(theirs.goodput >= ours.goodput + EQUAL for theirs, ours in pairs)
+        found.append((which, more, clearly, [*zip(*pairs, strict=True)]))
+    return render("random-wins.md", traces=len(cells), configurations=len(CONFIGURATIONS), found=found, times=_times)

@@ -1,29 +1,23 @@
 """Pointsman's planner as a policy of NVIDIA's simulator: the production ``decide``, with its shipped configuration.
 
-``make(ctx, **tuning)`` gets what an operator may know before the run: objectives, engine limits, the first layout, how
-long a worker is believed to start, and calibration samples; never the trace. The simulator has one action, replicas:
-no role switch and no local prefill.
+It gets what an operator may know before the run: objectives, engine limits, how long a worker is believed to start, and
+calibration samples; never the trace. The simulator has one action, replicas: no role switch and no local prefill.
 """
 
-import sys
 from dataclasses import replace
-from pathlib import Path
+from functools import reduce
 from typing import Any
+
+from bench.planner.dynamo.workloads import MAX_GPUS, Workload
 
 from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.plannerpolicy import Mode
-
-try:
-    import pointsman.planner.core.decide  # noqa: F401  (installed, or on the path already)
-except ImportError:
-    _ROOT = Path(__file__).resolve().parents[3]
-    sys.path[:0] = [str(_ROOT / room / "src") for room in ("planner", "serving", "crds")]
-
 from pointsman.planner.core.decide import decide
-from pointsman.planner.core.engine.learned_model import LearnedModel, Learner
+from pointsman.planner.core.engine.learned_model import Learner
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
     Bounds,
+    Decision,
     EngineSample,
     Load,
     Objectives,
@@ -35,117 +29,90 @@ from pointsman.planner.core.types import (
 )
 
 ROUTING = RoutingNumbers(max_local_prefill_tokens=0, max_prefill_queue_size=0)  # every prompt is prefilled remotely
-_CONDITIONS = {
-    "active": WorkerCondition.ACTIVE,
-    "starting": WorkerCondition.STARTING,
-    "draining": WorkerCondition.DRAINING,
+# Fields of a forward pass: requests, their tokens, the variance of their lengths.
+_COUNTS = {
+    Role.PREFILL: ("num_prefill_requests", "sum_prefill_tokens", "var_prefill_length"),
+    Role.DECODE: ("num_decode_requests", "sum_decode_kv_tokens", "var_decode_kv_tokens"),
 }
 Snapshot = dict[str, Any]
+Samples = dict[str, list[Snapshot]]
+"""Forward passes by role."""
 
 
 class PointsmanPolicy:
     """Answers the simulator's ticks with ``decide``."""
 
-    def __init__(self, ctx: dict[str, Any], **tuning: Any) -> None:
-        most = ctx["max_gpus"] - 1
+    def __init__(self, workload: Workload, startup_s: float, samples: Samples) -> None:
         self._policy = Policy(
             mode=Mode.ACTIVE,  # what is decided is carried out
-            objectives=Objectives(ttft_ms=ctx["sla_ttft_ms"], tpot_ms=ctx["sla_itl_ms"]),
-            max_gpus=ctx["max_gpus"],
-            prefill=Bounds(1, most),
-            decode=Bounds(1, most),
-            remote_prefill=True,
+            objectives=Objectives(ttft_ms=workload.ttft_ms, tpot_ms=workload.itl_ms),
+            max_gpus=MAX_GPUS,
+            prefill=Bounds(1, MAX_GPUS - 1),
+            decode=Bounds(1, MAX_GPUS - 1),
             role_switch=False,
-            start_s=ctx["startup_s"],
+            start_s=startup_s,
         )
-        self._policy = replace(self._policy, **tuning)
-        decode = ctx["decode_engine"]
+        decode = workload.decode_engine
         self._limits: dict[str, Any] = {
             "kv_capacity_tokens": float(decode["num_gpu_blocks"] * decode["block_size"]),
             "max_sequences": float(decode["max_num_seqs"]),
+            "routing": replace(ROUTING, prefill_token_budget=workload.prefill_engine["max_num_batched_tokens"]),
         }
-        self._routing = replace(ROUTING, prefill_token_budget=int(ctx["prefill_engine"]["max_num_batched_tokens"]))
-        self._base = _table(ctx)
+        # As a profile of a live service is used: a table, corrected by what is seen.
+        self._base = reduce(lambda learner, each: learner.observe((each,)), _samples(samples), Learner()).model()
         self._ticks = 0
         self.state = State()
-        self.decision: Any = None
+        self.decision: Decision | None = None
 
     def initial_tick_ms(self) -> float:
         """When it wants to be asked first."""
         return self._policy.interval_s * 1000
 
-    def on_tick(self, snapshot: Snapshot) -> dict[str, float | int | None]:
+    def on_tick(self, snapshot: Snapshot) -> Snapshot:
         """The wanted replicas, where they differ, and when to ask again."""
         self._ticks += 1
-        answer: dict[str, float | int | None] = {
-            "target_prefill": None,
-            "target_decode": None,
-            "next_tick_ms": 1000 * self._policy.interval_s * (self._ticks + 1),
-        }
-        if snapshot["traffic"]["duration_s"] <= 0:
-            return answer
-        seen = self._observation(snapshot)
-        self.state, decision, _ = decide(self.state, seen, self._policy, seen.at_s, self._base)
-        self.decision = decision
-        if decision.changes_layout:
-            for role, count in ((Role.PREFILL, decision.prefill), (Role.DECODE, decision.decode)):
-                if count != seen.committed(role):
-                    answer[f"target_{role.label}"] = count
-        return answer
+        answer: Snapshot = {"target_prefill": None, "target_decode": None}
+        if snapshot["traffic"]["duration_s"] > 0:
+            seen = self._observation(snapshot)
+            self.state, self.decision, _ = decide(self.state, seen, self._policy, seen.at_s, self._base)
+            if self.decision.changes_layout:
+                targets = {Role.PREFILL: self.decision.prefill, Role.DECODE: self.decision.decode}
+                changed = {role: count for role, count in targets.items() if count != seen.committed(role)}
+                answer |= {f"target_{role.label}": count for role, count in changed.items()}
+        return answer | {"next_tick_ms": 1000 * self._policy.interval_s * (self._ticks + 1)}
 
     def _observation(self, snapshot: Snapshot) -> Observation:
         traffic = snapshot["traffic"]
-        window_s = float(traffic["duration_s"])
         measured = float(traffic["shape_count"])
-        hits = traffic.get("hit_rate_count", 0)
+        hits = measured and traffic.get("hit_rate_count", 0)
         load = Load(
-            arrivals_per_s=traffic["num_req"] / window_s,
+            arrivals_per_s=traffic["num_req"] / traffic["duration_s"],
             prompt_tokens=traffic["avg_isl"] if measured else None,
-            cached_tokens=traffic["avg_isl"] * traffic["avg_kv_hit_rate"] if measured and hits else None,
+            cached_tokens=traffic["avg_isl"] * traffic["avg_kv_hit_rate"] if hits else None,
             output_tokens=traffic["avg_osl"] if measured else None,
             measured=measured,
         )
         return Observation(
             at_s=snapshot["now_ms"] / 1000,
-            window_s=window_s,
+            window_s=float(traffic["duration_s"]),
             age_s=0.0,
             workers=tuple(_workers(snapshot)),
-            routing=self._routing,
             load=load,
-            samples=tuple(_samples(snapshot)),
+            samples=tuple(_samples({role.label: snapshot[f"{role.label}_fpm_snapshots"] for role in _COUNTS})),
             **self._limits,
         )
 
 
-def make(ctx: dict[str, Any], **tuning: Any) -> PointsmanPolicy:
-    """The factory. ``tuning``: fields of the policy that an evaluation varies; none is the shipped configuration.
-
-    Raises TypeError for a field that a policy does not have.
-    """
-    return PointsmanPolicy(ctx, **tuning)
-
-
-def _table(ctx: dict[str, Any]) -> LearnedModel | None:
-    """What was measured before the run, as a profile of a live service is used: a table, corrected by what is seen."""
-    passes = {"prefill_fpm_snapshots": ctx["prefill_samples"], "decode_fpm_snapshots": ctx["decode_samples"]}
-    learner = Learner()
-    for sample in _samples(passes):
-        learner = learner.observe((sample,))
-    return learner.model()
-
-
-def _samples(snapshot: Snapshot) -> list[EngineSample]:
+def _samples(passes: Samples) -> list[EngineSample]:
     found = []
-    for each in snapshot["prefill_fpm_snapshots"]:
-        prompts, tokens = max(1, each["num_prefill_requests"]), each["sum_prefill_tokens"]
-        if each["wall_time"] > 0 and tokens > 0:
-            scv = each["var_prefill_length"] / (tokens / prompts) ** 2
-            found.append(EngineSample(Role.PREFILL, each["wall_time"] * 1000, tokens, prompts, scv))
-    for each in snapshot["decode_fpm_snapshots"]:
-        sequences, tokens = each["num_decode_requests"], each["sum_decode_kv_tokens"]
-        if each["wall_time"] > 0 and sequences > 0 and tokens > 0:
-            scv = each["var_decode_kv_tokens"] / (tokens / sequences) ** 2
-            found.append(EngineSample(Role.DECODE, each["wall_time"] * 1000, tokens, sequences, scv))
+    for role, (count, total, variance) in _COUNTS.items():
+        for each in passes[role.label]:
+            requests, tokens = each[count], each[total]
+            if role is Role.PREFILL:
+                requests = max(1, requests)
+            if each["wall_time"] > 0 and requests > 0 and tokens > 0:
+                scv = each[variance] / (tokens / requests) ** 2
+                found.append(EngineSample(role, each["wall_time"] * 1000, tokens, requests, scv))
     return found
 
 
@@ -154,11 +121,10 @@ def _workers(snapshot: Snapshot) -> list[Worker]:
     for role in LANGUAGE_ROLES:
         word = role.label
         loads = {each["worker_id"]: each for each in snapshot[f"{word}_fpm_snapshots"]}
-        for state, condition in _CONDITIONS.items():
-            for worker in snapshot[f"{state}_{word}_ids"]:
-                seen = loads.get(worker)
+        for condition in (WorkerCondition.ACTIVE, WorkerCondition.STARTING, WorkerCondition.DRAINING):
+            for worker in snapshot[f"{condition.name.lower()}_{word}_ids"]:
                 queued = in_flight = None
-                if seen is not None:
+                if seen := loads.get(worker):
                     queued = seen[f"num_queued_{word}"]
                     in_flight = seen[f"num_{word}_requests"] + queued
                 found.append(Worker(f"{word}-{worker}", role, condition, in_flight=in_flight, queued=queued))

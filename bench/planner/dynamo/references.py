@@ -1,4 +1,4 @@
-"""What could be had: the cheapest fixed layout, a clairvoyant, and one who knows the present exactly but no future.
+"""What could be had: a clairvoyant, and one who knows the present exactly but no future.
 
 Both schedules come from the demand of each slot of five seconds: prefill tokens that arrive, and KV tokens that decode
 when every request runs at its token objective, measured in a run with room to spare. The clairvoyant starts workers
@@ -7,150 +7,109 @@ what it reaches is achieved, not proven best.
 """
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
+from functools import cache
+from itertools import product
 
-from bench.planner.dynamo.dynosim import Hold, run_with_requests
+import numpy as np
+from bench.planner.dynamo.dynosim import Plan, Schedule, replayed
 from bench.planner.dynamo.workloads import MAX_GPUS, Workload
 
 SLOT_S = 5.0
-SERVES_ALL = 0.98
 SHORTEST_STEP_MS = 5.74  # of the simulator's decode, at speed 1
-Plan = list[tuple[float, int, int]]  # from when on, prefill, decode
+Needs = list[int]
+"""Workers of one role, by slot."""
 
 
-@dataclass(frozen=True)
-class Demand:
-    """Per slot: prefill tokens that arrive, KV tokens decoding at once (their mean)."""
-
-    prefill_tokens: list[float]
-    kv_tokens: list[float]
-
-
-def demand_of(workload: Workload) -> Demand:
-    """From a run where nobody waits."""
-    _, report = run_with_requests(workload, Hold(), 45, (8, 8))
+@cache
+def demand_of(workload: Workload) -> tuple[list[float], list[float]]:
+    """Per slot, from a run where nobody waits: prefill tokens that arrive, KV tokens decoding at once (their mean)."""
+    requests = replayed(workload, Schedule([]), 45, (8, 8), per_request=True).per_request
     itl_s = workload.itl_ms / 1000
-    end_s = max(q["terminal_time_ms"] / 1000 + q["output_length"] * itl_s for q in report.per_request)
-    slots = int(end_s / SLOT_S) + 2
+    slots = int(max(q["terminal_time_ms"] / 1000 + q["output_length"] * itl_s for q in requests) / SLOT_S) + 2
     prefill, kv = [0.0] * slots, [0.0] * slots
-    for q in report.per_request:
-        new_tokens = q["input_length"] - (q["reused_input_tokens"] or 0)
-        prefill[min(slots - 1, int(q["arrival_time_ms"] / 1000 / SLOT_S))] += new_tokens
+    for q in requests:
+        prefill[int(q["arrival_time_ms"] / 1000 / SLOT_S)] += q["input_length"] - (q["reused_input_tokens"] or 0)
         starts = (q["decode_admit_ms"] or q["source_held_ms"] or q["first_token_ms"] or q["arrival_time_ms"]) / 1000
         ends = starts + q["output_length"] * itl_s
         context = q["input_length"] + q["output_length"] / 2
         for slot in range(int(starts / SLOT_S), min(slots - 1, int(ends / SLOT_S)) + 1):
             inside_s = min(ends, (slot + 1) * SLOT_S) - max(starts, slot * SLOT_S)
             kv[slot] += context * max(0.0, inside_s) / SLOT_S
-    return Demand(prefill, kv)
+    return prefill, kv
 
 
-# --- fixed layouts ---
+# --- the future is known ---
+
+GRID = tuple(product((0.95, 0.8, 0.6), (1.1, 1.0, 0.85)))
+"""Utilisation of prefill and of decode workers."""
 
 
-def search_fixed(goodput: Callable[[int, int], float]) -> None:
-    """Ask for the ``goodput`` of layouts along a staircase from where each role alone stops being the limit."""
-    most = max(goodput(8, 8), goodput(10, 6))
-    for level in (0.95, 0.99):
-        goal = min(level, most - 0.002)
-        prefill = next((p for p in range(1, 12) if goodput(p, min(8, MAX_GPUS - p)) >= goal), None)
-        decode = next((d for d in range(1, 12) if goodput(min(8, MAX_GPUS - d), d) >= goal), None)
-        if prefill is None or decode is None:
-            continue
-        for total in range(prefill + decode, MAX_GPUS + 1):
-            if max(goodput(p, total - p) for p in range(prefill, total - decode + 1)) >= goal:
-                break
+def clairvoyant(workload: Workload, startup_s: float, grid: tuple[float, float], window: tuple[float, float]) -> Plan:
+    """A schedule that knows the trace and pays the start. ``window``: smoothing in seconds, starts to bridge."""
+    window_s, starts = window
+    gap, lead = int(startup_s / SLOT_S * starts), math.ceil((startup_s + 1) / SLOT_S)
+    prefill, decode = (_without_gaps(need, gap) for need in _needs(workload, *grid, window_s))
+    plan: Plan = []
+    for i in range(len(prefill)):  # the most that is needed until what starts now is ready
+        layout = _within_budget(max(prefill[i : i + lead + 1]), max(decode[i : i + lead + 1]))
+        if not plan or layout != plan[-1][1:]:
+            plan.append((max(0.001, i * SLOT_S), *layout))
+    return plan
 
 
-def search_every(goodput: Callable[[int, int], float]) -> None:
-    """Ask for the ``goodput`` of every layout, the cheapest first, until one serves all: for loads that no staircase
-    fits, where a small layout may be as good as one that lost the first of what came."""
-    for total in range(2, MAX_GPUS + 1):
-        if max(goodput(p, total - p) for p in range(1, total)) >= SERVES_ALL:
-            return
+def _without_gaps(need: Needs, gap: int) -> Needs:
+    """Valleys of up to ``gap`` slots filled: starting again would cost more than keeping."""
+    filled = list(need)
+    for level in range(max(filled), 0, -1):
+        last = None
+        for i, value in enumerate(filled):
+            if value < level:
+                continue
+            if last is not None and 1 < i - last <= gap + 1:
+                filled[last + 1 : i] = [max(v, level) for v in filled[last + 1 : i]]
+            last = i
+    return filled
 
 
-# --- schedules ---
+# --- the present is known ---
 
 
-def clairvoyant(workload: Workload, startup_s: float, demand: Callable[[], Demand]) -> dict[str, Callable[[], Plan]]:
-    """Schedules that know the trace and pay the start, over a grid of utilisations and smoothings."""
-    smoothings = [(5, 1), (20, 1)] + ([(60, 4)] if workload.real else [])
-    return {
-        f"use {prefill_use}/{decode_use}, {window_s} s": partial(
-            _look_ahead, workload, startup_s, demand, prefill_use, decode_use, window_s, gaps
-        )
-        for prefill_use in (0.95, 0.8, 0.6)
-        for decode_use in (1.1, 1.0, 0.85)
-        for window_s, gaps in smoothings
-    }
+def causal(workload: Workload, startup_s: float, hold_s: float, boost: float) -> Plan:
+    """A reactive schedule that knows this moment's true demand and starts where everyone starts.
 
-
-def causal(workload: Workload, startup_s: float, demand: Callable[[], Demand]) -> dict[str, Callable[[], Plan]]:
-    """A few reactive schedules that know this moment's true demand; they start where everyone starts."""
-    return {
-        f"hold {hold_s:.0f} s, boost {boost}": partial(_reaction, workload, startup_s, demand, hold_s, boost)
-        for hold_s in (startup_s, 300.0, 1200.0)
-        for boost in (1.0, 1.6)
-    }
-
-
-def _look_ahead(
-    workload: Workload, startup_s: float, demand: Callable[[], Demand], prefill_use: float, decode_use: float,
-    window_s: float, gaps: int,
-) -> Plan:  # fmt: skip
-    needs = _needs(workload, demand(), prefill_use, decode_use, window_s)
-    keep = int(startup_s / SLOT_S * gaps)
-    return _ahead(_without_gaps(needs[0], keep), _without_gaps(needs[1], keep), startup_s + 1)
-
-
-def _reaction(workload: Workload, startup_s: float, demand: Callable[[], Demand], hold_s: float, boost: float) -> Plan:
-    needs = _needs(workload, demand(), 0.8, 0.95, 60 if workload.name == "moon_conv" else 5)
-    now = list(zip(*needs, strict=True))[: int(workload.duration_s / SLOT_S) + 2]
-    return [*_reactive(now, startup_s, hold_s, boost)]
-
-
-def _reactive(
-    now: list[tuple[int, int]], startup_s: float, hold_s: float, boost: float
-) -> Iterator[tuple[float, int, int]]:
-    """``boost``: as many times the need after a rise, until what queued meanwhile is done."""
+    ``boost``: as many times the need after a rise, until what queued meanwhile is done.
+    """
+    needs = _needs(workload, 0.8, 0.95, workload.causal_window_s)
     hold, rise = int(hold_s / SLOT_S), int((startup_s + 60) / SLOT_S)
-    last = None
-    for slot in range(len(now)):
-        wanted = [max(n[role] for n in now[max(0, slot - hold) : slot + 1]) for role in (0, 1)]
+    plan: Plan = []
+    for slot in range(min(len(needs[0]), int(workload.requests[-1].at_s / SLOT_S) + 2)):
+        wanted = [max(need[max(0, slot - hold) : slot + 1]) for need in needs]
         if boost > 1 and slot > rise:
-            earlier = now[max(0, slot - hold - rise) : slot - rise + 1]
-            for role in (0, 1):
-                if wanted[role] > max(n[role] for n in earlier):
-                    wanted[role] = math.ceil(wanted[role] * boost)
+            earlier = [max(need[max(0, slot - hold - rise) : slot - rise + 1]) for need in needs]
+            wanted = [math.ceil(now * boost) if now > then else now for now, then in zip(wanted, earlier, strict=True)]
         layout = _within_budget(*wanted)
-        if layout != last:
-            yield max(0.001, (slot + 1) * SLOT_S), *layout
-            last = layout
+        if not plan or layout != plan[-1][1:]:
+            plan.append(((slot + 1) * SLOT_S, *layout))
+    return plan
 
 
-def _needs(
-    workload: Workload, demand: Demand, prefill_use: float, decode_use: float, window_s: float
-) -> tuple[list[int], list[int]]:
+# --- what a demand takes ---
+
+
+def _needs(workload: Workload, prefill_use: float, decode_use: float, window_s: float) -> tuple[Needs, Needs]:
     """Workers of each role a slot needs at those utilisations. Prefill may lag by its objective, decode may not."""
-    width = max(1, int(window_s / SLOT_S))
-    sums = [0.0]
-    for tokens in demand.prefill_tokens:
-        sums.append(sums[-1] + tokens)
-    slots = len(demand.prefill_tokens)
-    rates = [
-        max((sums[min(slots, i + j)] - sums[max(0, i + j - width)]) / (width * SLOT_S) for j in range(1, width + 1))
-        for i in range(slots)
-    ]
+    tokens, kv = demand_of(workload)
+    width, slots = max(1, int(window_s / SLOT_S)), len(tokens)
+    sums = np.concatenate([np.zeros(width), np.cumsum([0.0, *tokens]), np.full(width, sum(tokens))])
+    windows = (sums[width:] - sums[:-width]) / (width * SLOT_S)  # of the tokens that end at each slot
+    rates = [max(windows[i + 1 : i + 1 + width]) for i in range(slots)]
     half = max(1, width // 2)
-    windows = [demand.kv_tokens[max(0, i - half + 1) : i + half] for i in range(slots)]
-    smooth = [sum(window) / len(window) for window in windows]
+    smooth = [float(np.mean(kv[max(0, i - half + 1) : i + half])) for i in range(slots)]
     per_prefill, per_decode = capacity(workload)
-    prefill = [max(1, math.ceil(rate / (per_prefill * prefill_use))) for rate in rates]
-    decode = [max(1, math.ceil(max(smooth[max(0, i - 1) : i + 2]) / (per_decode * decode_use))) for i in range(slots)]
-    return prefill, decode
+    return (
+        [max(1, math.ceil(rate / (per_prefill * prefill_use))) for rate in rates],
+        [max(1, math.ceil(max(smooth[max(0, i - 1) : i + 2]) / (per_decode * decode_use))) for i in range(slots)],
+    )
 
 
 def capacity(workload: Workload) -> tuple[float, float]:
@@ -167,31 +126,6 @@ def capacity(workload: Workload) -> tuple[float, float]:
 def pass_s(tokens: float, speed: float) -> float:
     """A prefill pass of so many tokens, by the same."""
     return (4.209989e-7 * tokens * tokens + 1.518344e-2 * tokens + 16.50142) / 1000 / speed
-
-
-def _without_gaps(need: list[int], gap: int) -> list[int]:
-    """Valleys of up to ``gap`` slots filled: starting again would cost more than keeping."""
-    filled = list(need)
-    for level in range(max(filled), 0, -1):
-        last = None
-        for i, value in enumerate(filled):
-            if value < level:
-                continue
-            if last is not None and 1 < i - last <= gap + 1:
-                filled[last + 1 : i] = [max(v, level) for v in filled[last + 1 : i]]
-            last = i
-    return filled
-
-
-def _ahead(prefill: list[int], decode: list[int], lead_s: float) -> Plan:
-    """Changes early enough: at each slot the most that is needed until what starts now is ready."""
-    slots = math.ceil(lead_s / SLOT_S)
-    plan: Plan = []
-    for i in range(len(prefill)):
-        layout = _within_budget(max(prefill[i : i + slots + 1]), max(decode[i : i + slots + 1]))
-        if not plan or layout != plan[-1][1:]:
-            plan.append((max(0.001, i * SLOT_S), *layout))
-    return plan
 
 
 def _within_budget(prefill: int, decode: int) -> tuple[int, int]:

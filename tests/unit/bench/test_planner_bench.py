@@ -8,7 +8,9 @@ import pytest
 from bench import pages
 from bench.planner import evaluation_page, own_rows, own_simulator, robust, sources, verdicts
 from bench.planner.cells import ABLATION, CAUSAL, OURS, Run, by_planner, read_cells, table
-from bench.planner.dynamo import figures, random_page
+from bench.planner.dynamo import figures
+from bench.planner.dynamo.page import dynamo_wins
+from bench.planner.dynamo.workloads import CONFIGURATIONS
 from bench.planner.evaluation_page import older, scatter
 from bench.planner.scenarios import FAST, RETURNING, SCENARIOS, Synthetic
 from bench.planner.speed import ENDED_BYTES, LASTED_S, RATES, SPEEDS, peak_memory
@@ -326,7 +328,7 @@ def test_the_page_is_made_of_what_is_kept_and_says_who_wins_on_random_traces(
     monkeypatch.setattr(pages, "REPORTS", tmp_path)
     page = evaluation_page.write_page(read_cells()).read_text()
     begins, ends = (page.index(head) for head in ("## Where another planner wins", "## Missed, and why"))
-    said = random_page.dynamo_wins().rstrip()
+    said = dynamo_wins(figures.random_cells(figures.kept_runs())).rstrip()
     assert said and said in page[begins:ends]
 
 
@@ -369,23 +371,18 @@ def test_planners_that_serve_more_or_as_much_for_less_are_named_with_what_they_c
 
 
 def test_dynamos_configurations_that_win_a_cell_are_named(dynamo_cell: figures.Cell) -> None:
-    line = "| step, 45 s | tuned (and 1 more) | 0.950 | 0.900 | 2.00 | 1.00 |"
+    line = "| step, 45 s | default (sla, arima, 180 s) (and 1 more) | 0.950 | 0.900 | 2.00 | 1.00 |"
     assert verdicts.dynamo_wins([dynamo_cell])[-1] == line
-    alone = replace(dynamo_cell, beside_dynamo=figure("Pointsman", 0.99, 0.5))
-    assert verdicts.dynamo_wins([alone])[-1] == "None in step, 45 s."
-
-
-def figure(name: str, goodput: float, gpu_hours: float) -> figures.Figure:
-    return figures.Figure(name, goodput, gpu_hours, (goodput, goodput), (gpu_hours, gpu_hours), 1)
+    dynamo_cell.kept[0]["ours"] = {"run 1": {"goodput": 0.99, "gpu_hours": 0.5}}
+    assert verdicts.dynamo_wins([dynamo_cell])[-1] == "None in step, 45 s."
 
 
 @pytest.fixture
 def dynamo_cell() -> figures.Cell:
-    ours = figure("Pointsman", 0.9, 1.0)
-    dynamo = [figure("tuned", 0.95, 2.0), figure("thrifty", 0.895, 0.8), figure("worse", 0.5, 0.5)]
-    return figures.Cell(
-        "step", 45, (4,), ours, {each.name: each for each in dynamo}, (4,), ours, None, ours, None, None, frozenset()
-    )
+    tuned, thrifty, *others = CONFIGURATIONS
+    dynamo = {tuned: (0.95, 2.0), thrifty: (0.895, 0.8), **dict.fromkeys(others, (0.5, 0.5))}
+    runs = {name: {"goodput": goodput, "gpu_hours": hours} for name, (goodput, hours) in dynamo.items()}
+    return figures.Cell("step", 45, [{"ours": {"run 1": {"goodput": 0.9, "gpu_hours": 1.0}}, "dynamo": runs}])
 
 
 def test_the_page_says_of_which_loads_ours_is_older_than_its_sources() -> None:
