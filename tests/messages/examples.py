@@ -24,7 +24,7 @@ PACKAGES: Final = ("pointsman.operator.core.messages", "pointsman.planner.core.m
 MODULES: Final = ()
 _SHARE: Final = re.compile(r"share|attainment|goal|^(gain|then|now|needed)$")
 _COMBINATIONS: Final = 10_000
-_EXAMPLES: Final = 16  # of one function
+_EXAMPLES: Final = 32  # of one function
 _WORKER: Final = "chat-7850d6c5d-0"
 _OTHERS: Final = ("chat-7850d6c5d-1", "chat-7850d6c5d-2", "chat-7850d6c5d-3", "chat-7850d6c5d-4")
 _IMAGES: Final = (("registry.example.com/worker:1.2", "9f3c"), ("registry.example.com/worker:1.3", "b210"))
@@ -39,9 +39,14 @@ _BY_NAME: Final[dict[str, tuple[Any, ...]]] = {
     "by": ("jane@example.com", None),
     "cause": ("0/3 nodes are available: 3 Insufficient nvidia.com/gpu",),
     "changes": (("maxLocalPrefillTokens 512 -> 1024",),),
-    "counts": ({Role.PREFILL: (1, 2), Role.DECODE: (2, 2)},),
+    "counts": ({Role.PREFILL: (1, 2), Role.DECODE: (1, 1)},),
     "engine": ("sglang",),
     "error": (_ERROR,),
+    "container": ("worker",),
+    "entries": ((), ("a.yaml", "b.yaml")),
+    "entry": ("table.yaml",),
+    "messages": (("1 of 2 decode workers serve", "no gateway is ready"),),
+    "problems": ((("spec.replicas", "Input should be a valid integer"),),),
     "field": ("spec.worker.template.spec.nodeName",),
     "fields": (("spec.replicas", "spec.gpu"), tuple(f"spec.field{number}" for number in range(7))),
     "flag": ("--kv-transfer-config",),
@@ -99,6 +104,10 @@ _BY_NAME: Final[dict[str, tuple[Any, ...]]] = {
     "default": ("registry.example.com/worker:1.3",),
     "kept_image": ("registry.example.com/worker:1.2", None),
     "mode": ("Active", "External"),
+    "plans.change.before": ("1P2D",),
+    "plans.change.after": ("2P1D",),
+    "plans.attainment.without": (0.5, None),
+    "plans.attainment.with_plan": (0.5, 0.9),
     "plans.waits_for_pool.role": ("decode",),
     "workers": ((_WORKER,), (_WORKER, *_OTHERS)),
     "deferred": (_DEFERRED,),
@@ -108,40 +117,45 @@ _BY_NAME: Final[dict[str, tuple[Any, ...]]] = {
             "decisions.awaits_approval",
             "decisions.stuck_workers",
             "decisions.withdrawn",
+            "encoders.only_scaled",
             "encoders.scaled",
             "encoders.scarce",
             "encoders.unchanged",
+            "encoders.with_need",
             "groups.most_allowed",
             "groups.stuck_instances",
             "groups.withdrawn",
-            "layouts.not_yet",
         )
     },
     "decisions.beside_stuck.why": (_REJECTED, ""),
     "decisions.first_reading.target": ("gateway", "pod"),
     "decisions.metrics_stale.age_s": (40.0, float("inf")),
-    "decisions.stuck_workers.stuck": (((1, "prefill", True), (2, "decode", False)),),
-    "encoders.taken.encode": ("2.00 images/s of 100 ms now",),
+    "decisions.stuck_workers.stuck": (((1, "prefill", True), (2, "decode", False)), ((2, "decode", True),)),
+    "encoders.taken.need": ("2 encode workers are needed; 1 runs",),
+    "encoders.only_scaled.need": ("2 encode workers are needed; 1 runs",),
+    "encoders.with_need.need": ("2 encode workers are needed; 1 runs", ""),
     "explanations.accuracy.error": (0.04,),
+    "explanations.evaluation_too_large.nbytes": ("1200000",),
     "explanations.alternative.action": ("scale-out",),
     "explanations.alternative.rejected_because": (_REJECTED, None),
-    "explanations.change.switches": ((), ((1, "Decode", "Prefill"),)),
+    "explanations.change.switches": ((), ((1, "Decode", "Prefill"),), ((2, "Decode", "Prefill"),)),
     "explanations.only_local.shares": ((("lora", 0.1), ("images", 0.2)),),
     "explanations.page_age.source": ("gateway", "worker"),
     "explanations.publication.reason": ("Threshold", "FlowControl"),
     "explanations.workers_needed.now": ((1.0, 2.0), None),
-    "explanations.workers_serve.others": (((1, "starting"), (0, "draining")),),
+    "explanations.workers_serve.others": (((1, "starting"), (0, "draining")), ((2, "starting"),)),
     "groups.not_known.missing": ("no instance serves",),
     "groups.stuck_instances.names": (("long-chat-2",),),
     "layouts.change.action": ("switch", "scale-out", "scale-in", "switch+scale-out", "replace"),
+    "layouts.deferred.why": (_DEFERRED,),
     "layouts.not_followed.why": (_REJECTED,),
     "rejections.by_switch.why": (_DEFERRED,),
     "rejections.not_allowed.action": ("scale-out", "scale-in"),
     "rejections.not_yet.why": (_DEFERRED,),
     "rejections.queue_cleared_late.why": (_REJECTED,),
     "rejections.queue_never_cleared.why": (_REJECTED,),
-    "rejections.short.needs": (((Role.PREFILL, 2),), ((Role.PREFILL, 2), (Role.DECODE, 3))),
-    "rejections.too_many.enough": ((2,),),
+    "rejections.short.needs": (((Role.PREFILL, 1),), ((Role.PREFILL, 2), (Role.DECODE, 3))),
+    "rejections.too_many.enough": ((1,), (2,)),
     "rejections.too_many.roles": ((Role.DECODE,),),
     "routing.number_changed.field": ("slackMilliseconds",),
 }
@@ -176,7 +190,12 @@ def _rendered(function: Callable[..., str]) -> Iterator[str]:
     parameters = inspect.signature(function).parameters
     options = [facts(f"{function.__module__}.{function.__name__}", name, hints[name]) for name in parameters]
     every = list(itertools.islice(itertools.product(*options), _COMBINATIONS))
-    for chosen in every if len(every) <= _EXAMPLES else random.Random(0).sample(every, _EXAMPLES):
+    if len(every) > _EXAMPLES:  # all ones and all twos are among them
+        every = [
+            *random.Random(0).sample(every, _EXAMPLES),
+            *(tuple(each[n % len(each)] for each in options) for n in (0, 1)),
+        ]
+    for chosen in every:
         yield function(**dict(zip(parameters, chosen, strict=True)))
 
 
@@ -187,7 +206,7 @@ def facts(function: str, name: str, hint: Any) -> tuple[Any, ...]:
     if hint is bool:
         return (True, False)
     if hint is int:
-        return (1, 3)
+        return (1, 2)
     if hint in (Mode, Decided):
         return tuple(hint)
     if hint is Layout:
@@ -198,7 +217,7 @@ def facts(function: str, name: str, hint: Any) -> tuple[Any, ...]:
         if key in _BY_NAME:
             return _BY_NAME[key]
     if hint is float:
-        return (0.3 if _SHARE.search(name) else 30.0,)
+        return (0.3,) if _SHARE.search(name) else (1.0, 2.0)
     arguments = typing.get_args(hint)
     if type(None) in arguments:
         [other] = [each for each in arguments if each is not type(None)]

@@ -11,6 +11,7 @@ from typing import Any, Final
 import yaml
 
 from messages.examples import rendered_functions
+from messages.plan_messages import plan_messages
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 ROOMS: Final = ("operator", "planner", "gateway", "workers", "kube", "local", "process", "serving", "crds", "cli")
@@ -25,7 +26,8 @@ _CODE: Final = re.compile(
 
 @dataclass(frozen=True)
 class Message:
-    """``kind``: event or condition, log, error, cli, admission, description, chart, alert, dashboard, text."""
+    """``kind``: message (of one function), plan (a whole message), log, error, cli, admission, description, chart,
+    alert, dashboard, values, text."""
 
     kind: str
     where: str
@@ -34,7 +36,7 @@ class Message:
 
 def all_messages() -> list[Message]:
     """Every message, in a fixed order."""
-    found = [*functions(), *literals(), *resources(), *values(), *alerts(), *dashboards(), *templates()]
+    found = [*functions(), *plans(), *literals(), *resources(), *values(), *alerts(), *dashboards(), *templates()]
     return sorted(found, key=lambda each: (each.kind, each.where, each.text))
 
 
@@ -42,6 +44,12 @@ def functions() -> Iterator[Message]:
     """Of each message module, its functions with example facts."""
     for where, text in rendered_functions():
         yield Message("message", where, text)
+
+
+def plans() -> Iterator[Message]:
+    """Whole messages of plans."""
+    for text in sorted(set(plan_messages())):
+        yield Message("plan", "plans", text)
 
 
 def literals() -> Iterator[Message]:
@@ -179,3 +187,43 @@ def templates() -> Iterator[Message]:
     for line in (folder / "NOTES.txt").read_text(encoding="utf-8").splitlines():
         if is_prose(line) and not line.startswith(("  ", "{{")):
             yield Message("chart", "NOTES.txt", re.sub(r"{{.*?}}", PLACEHOLDER, line))
+
+
+_OTHER_LANGUAGES: Final = ("nats_config.py", "prometheus_vector.py")  # NATS' configuration, PromQL
+_SEPARATOR: Final = re.compile(r"[;:.,] | -> | and ")
+
+
+def built_outside(path: Path) -> Iterator[str]:
+    """Sentences, and texts put together of others, that a module of a core builds itself.
+
+    Not: the text of an exception in its ``raise`` statement, a ``__repr__``, key material, and the description of a
+    constant of ``tuning``, which stands beside it.
+    """
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    parents = {id(child): parent for parent in ast.walk(tree) for child in ast.iter_child_nodes(parent)}
+    for node in () if path.name in _OTHER_LANGUAGES else ast.walk(tree):
+        if _builds(node, parents) and not any(map(_is_exempt, _around(node, parents))):
+            yield f"line {node.lineno}: {ast.unparse(node)}"  # type: ignore[attr-defined]
+
+
+def _builds(node: ast.AST, parents: Mapping[int, ast.AST]) -> bool:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "join":
+        return bool(_SEPARATOR.search(text_of(node.func.value) or ""))
+    text = text_of(node)
+    if text is None or isinstance(parents.get(id(node)), ast.Expr | ast.JoinedStr | ast.FormattedValue):
+        return False
+    return is_prose(text) or (isinstance(node, ast.JoinedStr) and bool(_SEPARATOR.search(text)))
+
+
+def _around(node: ast.AST, parents: Mapping[int, ast.AST]) -> Iterator[ast.AST]:
+    while (parent := parents.get(id(node))) is not None:
+        yield (node := parent)
+
+
+def _is_exempt(around: ast.AST) -> bool:
+    if isinstance(around, ast.FunctionDef):
+        return around.name in ("__repr__", "_keyed")
+    if isinstance(around, ast.Call):
+        called = around.func
+        return isinstance(called, ast.Name) and called.id in ("_constant", "_keyed")
+    return isinstance(around, ast.Raise)

@@ -2,18 +2,21 @@
 
 import ast
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from messages import found
 from messages.examples import NoExample, facts, modules, rendered_functions
 from messages.found import ROOT, Message
+from messages.plan_messages import plan_messages
 from messages.style import WORDS_A_SENTENCE, faults
 from pointsman.operator.core import actions as act
 from pointsman.operator.core.elastic.plans import SetInstances
 from pointsman.operator.core.ledger import PoolChange
+from pointsman.planner.core.messages import decisions, encoders, layouts
 
 
 @pytest.fixture(scope="module")
@@ -26,10 +29,49 @@ def test_every_text_keeps_the_rules(every: Sequence[Message]) -> None:
     assert wrong == set()
 
 
+@pytest.mark.parametrize("of", [layouts, encoders, decisions], ids=lambda of: of.__name__.rpartition(".")[2])
+def test_whole_messages_of_plans_have_every_sentence_in_them(of: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = set()
+
+    def noted(name: str, function: Callable[..., str]) -> Callable[..., str]:
+        return lambda *facts: used.add(name) or function(*facts)  # type: ignore[func-returns-value]
+
+    functions = {
+        name: function
+        for name, function in inspect.getmembers(of, inspect.isfunction)
+        if function.__module__ == of.__name__ and not name.startswith("_")
+    }
+    for name, function in functions.items():
+        monkeypatch.setattr(of, name, noted(name, function))
+    every = list(plan_messages())
+    alone = {name for name in functions if name in ALONE}  # sentences that are a message
+    assert used == set(functions) - alone
+    changes = {message.split(" from ")[0] for message in every if " from " in message.split(": ")[0]}
+    assert changes >= {"Switch roles", "Scale out", "Scale in", "Switch roles and scale out", "Scale encode workers"}
+
+
+ALONE = {"load_unreadable", "metrics_stale", "first_reading", "nothing_measured", "plan_executing"}
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (f"{'Switch roles from 1P2D to 2P1D ' * 5}: prefill is short. 3P1D is needed.", "first sentence"),
+        ("3P1D needed, 1P2D there; the policy allows 2P1D; " * 4, "words in a sentence"),
+        ("1 prefill workers do not start.", "singular with 1"),
+        ("2 decode worker is needed.", "plural with 2"),
+        ("3 decode worker(s) that do not start", "singular and plural"),
+    ],
+)
+def test_a_chain_and_a_wrong_number_are_faults_of_a_plan(text: str, fault: str) -> None:
+    assert [each for each in faults(text, "plan") if fault in each]
+
+
 def test_texts_of_each_kind_and_room_are_found(every: Sequence[Message]) -> None:
     kinds = {each.kind for each in every}
     assert kinds == {
-        "message", "log", "error", "cli", "description", "admission", "values", "alert", "dashboard", "chart", "text"
+        "message", "plan", "log", "error", "cli", "description", "admission", "values", "alert", "dashboard", "chart",
+        "text",
     }  # fmt: skip
     rooms = {each.where.partition("/")[0] for each in every if "/src/" in each.where}
     assert rooms == set(found.ROOMS)
@@ -68,10 +110,39 @@ def test_message_modules_are_those_that_are_read() -> None:
     assert {path for path in written if path.stem not in ("__init__", "words")} == read
 
 
-@pytest.mark.parametrize("name", ["explanation", "group"])
-def test_an_explanation_builds_no_sentence_outside_of_the_messages(name: str) -> None:
-    path = ROOT / f"planner/src/pointsman/planner/explain/{name}.py"
+CORES = [ROOT / "operator/src/pointsman/operator/core", ROOT / "planner/src/pointsman/planner/core"]
+EXPLAIN = [ROOT / f"planner/src/pointsman/planner/explain/{name}.py" for name in ("explanation", "group")]
+OUTSIDE = [path for core in CORES for path in sorted(core.rglob("*.py")) if not found.is_message_module(path)]
+
+
+@pytest.mark.parametrize("path", OUTSIDE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_core_builds_a_text_outside_of_its_messages(path: Path) -> None:
+    assert list(found.built_outside(path)) == []
+
+
+@pytest.mark.parametrize("path", EXPLAIN, ids=lambda path: path.stem)
+def test_an_explanation_builds_no_sentence_outside_of_the_messages(path: Path) -> None:
     assert [each.text for each in found.of_source(path, path.read_text(encoding="utf-8"))] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        ('sentence = f"{summary}: {ready.message}"', 1),
+        ('message = f"{decision.message}; {need}"', 1),
+        ('message=f"{change}. {sentence}"', 1),
+        ('change = f"{before} -> {after}"', 1),
+        ('sentence = "; ".join(filter(None, words))', 1),
+        ('reason = "the policy allows no more"', 1),
+        ('raise PrometheusFailed(f"{where}: key {key} is empty")', 0),
+        ('selector = ",".join(f"{key}={value}" for key, value in labels)', 0),
+        ('where = f"{namespace}/{name}"', 0),
+    ],
+)
+def test_a_text_that_is_built_elsewhere_is_found(source: str, count: int, tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text(source, encoding="utf-8")
+    assert len(list(found.built_outside(module))) == count
 
 
 def test_a_log_text_is_the_same_each_time_and_what_differs_is_in_fields() -> None:

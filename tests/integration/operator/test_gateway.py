@@ -119,7 +119,7 @@ async def test_a_gateway_that_no_node_takes_says_so_in_the_schedulers_words(clus
     cluster.kubelet.most_gateways = 0
     await cluster.create()
     said = await cluster.until_condition(ConditionType.GATEWAY_READY, "False", "Unschedulable")
-    assert "0 of 1 gateways are ready" in said
+    assert "0 of 1 gateway is ready" in said
     assert "waits for a node: 0/" in said
     assert cluster.condition(ConditionType.DEGRADED)[0] == "True"
     await cluster.until_condition(ConditionType.DECODE_READY, "True")

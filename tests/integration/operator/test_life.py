@@ -254,7 +254,7 @@ async def test_a_look_alike_of_a_gateway_gets_no_token_and_holds_up_no_drain(clu
     await cluster.edit({"pools": {"decode": {"replicas": 1}}})
     await cluster.until_summary("1P1D")
     assert look_alike.reports == 0
-    assert cluster.condition(ConditionType.GATEWAY_READY)[2] == "1 of 1 gateways are ready"
+    assert cluster.condition(ConditionType.GATEWAY_READY)[2] == "1 of 1 gateway is ready"
 
 
 async def test_a_worker_that_crashes_again_and_again_degrades_the_service_with_its_last_words(cluster: Cluster) -> None:

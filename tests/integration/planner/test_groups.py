@@ -114,7 +114,7 @@ async def test_more_requests_than_an_instance_can_do_are_planned_for_and_explain
     assert (plan.spec.service_ref.kind, plan.spec.reason) == ("ElasticGroup", "InstancesShort")
     assert {"ratePerSecond", "instancesNeeded"} <= {entry.name for entry in plan.spec.inputs}
     assert {sample.labels["role"] for sample in workers} == {"Instance"}
-    assert "1 of 1 instances serve" in told
+    assert "1 of 1 instance serves" in told
 
 
 async def test_a_manager_that_cannot_be_read_is_said_and_nothing_is_planned(world: World) -> None:

@@ -185,7 +185,7 @@ def test_a_group_with_all_its_instances_is_ready_and_says_what_it_computes() -> 
     )
     model = (PrefillTimeState(degree=1, alpha_seconds=0.01, beta_seconds=1e-4, gamma_seconds=2e-9, error=0.04),)
     outcome = said(view(state=state(iterations=iterations, latency_model=model)))
-    assert condition(outcome, "Ready") == ("True", "AsDesired", "4 of 4 instances joined; 1 of 1 gateways are ready")
+    assert condition(outcome, "Ready") == ("True", "AsDesired", "4 of 4 instances joined; 1 of 1 gateway is ready")
     assert outcome.status.summary == "4 instances, 3 groups (1x2 Prefill, 2x1 Decode)"
     assert [each.degree for each in outcome.status.groups] == [2, 1, 1]
     assert outcome.status.degrees == "1-2"
@@ -257,8 +257,8 @@ def test_counts_are_told_once_and_say_what_was_moved() -> None:
     moved = {"scale_down": 64, "scale_up": 0, "drain": 9}
     after = state(totals=Totals(scaled_down=7, scaled_up=2, recomputed=3, moved_bytes=moved))
     found = told(before, after)
-    assert found["GroupScaledDown"] == "2 groups shrank after a prefill; 64 bytes were moved"
-    assert found["GroupScaledUp"] == "1 group got a further instance; 0 bytes were moved"
+    assert found["GroupScaledDown"] == "2 groups shrank after a prefill; 64 bytes of KV were moved"
+    assert found["GroupScaledUp"] == "1 group grew by one instance; 0 bytes of KV were moved"
     assert found["RequestRecomputed"].startswith("1 request lost KV")
     earlier = state(totals=Totals(scaled_down=7, scaled_up=2, recomputed=3))
     assert told(before, earlier)["GroupScaledDown"] == "2 groups shrank after a prefill", "bytes are not counted there"

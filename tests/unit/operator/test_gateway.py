@@ -214,7 +214,7 @@ def verdict(
 def test_a_gateway_without_a_node_says_so_in_the_schedulers_words() -> None:
     found, problems = verdict(UNPLACED, replicas=1)
     assert (found.status, found.reason, problems) == (False, Reason.UNSCHEDULABLE, [Reason.UNSCHEDULABLE])
-    assert "0 of 1 gateways are ready; gateway g-1 waits for a node: 0/2 nodes" in found.message
+    assert "0 of 1 gateway is ready; gateway g-1 waits for a node: 0/2 nodes" in found.message
 
 
 def test_a_gateway_that_a_quota_refuses_says_so_in_the_api_servers_words() -> None:

@@ -149,7 +149,7 @@ def test_a_newer_plan_takes_the_place_of_one_that_awaits_approval() -> None:
 
 
 def test_what_a_plan_sets_of_flow_control_is_said() -> None:
-    local = "prompts of up to 512 new tokens are prefilled on their decode worker"
+    local = "prompts of up to 512 uncached tokens are prefilled on their decode worker"
     numbers = {"maxLocalPrefillTokens": 512, "maxPrefillQueueSize": 8}
     for bounds, said in (
         ({}, local),

@@ -169,7 +169,7 @@ def test_a_service_is_not_ready_while_workers_of_an_older_revision_serve() -> No
     ready, prefill = of(outcome, ConditionType.READY), of(outcome, ConditionType.PREFILL_READY)
     assert (ready.status, ready.reason) == (ConditionStatus.FALSE, Reason.CHANGE_NEEDS_ROLLOUT)
     assert (prefill.status, prefill.reason) == (ConditionStatus.FALSE, Reason.CHANGE_NEEDS_ROLLOUT)
-    assert "1 of 1 prefill workers serve; 1 worker runs an older revision" in ready.message
+    assert "1 of 1 prefill worker serves; 1 worker runs an older revision" in ready.message
     assert of(outcome, ConditionType.DECODE_READY).status is ConditionStatus.TRUE
     assert of(outcome, ConditionType.AVAILABLE).status is ConditionStatus.TRUE, "requests are answered"
     assert [item.status for item in outcome.pools[Role.PREFILL].conditions if item.type == "Ready"] == ["False"]

@@ -27,7 +27,7 @@ def test_a_budget_that_was_lowered_is_kept_in_one_plan_that_the_operator_can_car
     assert decision.changes_layout
     assert not decision.switches
     assert decision.prefill + decision.decode == left
-    assert f"{8 * gpus} GPUs there, the budget is {budget}" in decision.message
+    assert f"{8 * gpus} GPUs are in use, more than budget.maxGpus ({budget})" in decision.message
     assert decision.reason is (Reason.SPARE_CAPACITY if rate_per_s < 100 else Reason.UNSATISFIABLE), decision
     assert decision.alternatives[0].gpus <= budget
 
@@ -41,7 +41,7 @@ def test_where_nobody_may_be_removed_a_lowered_budget_is_said_and_nothing_is_ask
         routing = decision.routing
         assert not decision.changes_layout
         assert decision.changes_routing or decision.reason is Reason.UNSATISFIABLE
-        assert "8 GPUs there, the budget is 4 and scale-in is not allowed" in decision.message
+        assert "8 GPUs are in use, more than budget.maxGpus (4), and scale-in is not allowed" in decision.message
     assert not decision.changes_routing
 
 

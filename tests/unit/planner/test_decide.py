@@ -319,7 +319,7 @@ def test_a_plan_that_nobody_wants_any_more_is_withdrawn_and_says_so() -> None:
         seen = observed(2.5 * tick, CONTENT, awaiting_approval=Layout(4, 2))
         state, decision, _ = decide(state, seen, ASKS, seen.at_s, LLAMA_8B_H100)
     assert decision.withdraws
-    assert decision.message.startswith("4P2D has not been needed for 150 s, so its plan is withdrawn. 50.00 requests/s")
+    assert decision.message.startswith("4P2D has not been needed for 150 s, so its plan is withdrawn. 2P4D ")
 
 
 def test_a_plan_is_withdrawn_only_after_it_was_unwanted_for_long_without_a_break() -> None:
@@ -362,7 +362,10 @@ QUEUED = Service(ttft_attainment=0.7, tpot_attainment=1.0, prefill_queue_depth=3
     ("seen", "awaited"),
     [
         ({"plan_in_progress": True}, "the plan that is being executed"),
-        ({"workers": tuple(replace(w, role_since_s=0.0) for w in workers(2, 4))}, "not yet: no decode worker"),
+        (
+            {"workers": tuple(replace(w, role_since_s=0.0) for w in workers(2, 4))},
+            "The switch is deferred: no decode worker",
+        ),
         ({"awaiting_approval": Layout(4, 2)}, "awaits approval"),
     ],
 )
@@ -684,7 +687,7 @@ def test_a_role_that_has_lost_all_its_workers_is_given_some(prefill: int, decode
         state, decision, _ = decide(state, seen, policy, seen.at_s, LLAMA_8B_H100)
     assert decision.prefill >= 1
     assert decision.decode >= 1
-    assert f"{prefill}P{decode}D would keep 0% within objectives" in decision.message
+    assert "Staying would keep 0% of requests within objectives" in decision.message
 
 
 def test_a_shortage_before_a_time_in_which_nothing_was_seen_does_not_count_after_it() -> None:

@@ -159,7 +159,7 @@ def test_an_explanation_tells_what_was_seen_expected_considered_chosen_and_what_
     _, seen, decision, points = calm
     text = told(seen, decision, points)
     assert text.startswith("serving/chat: policy fast, mode Active; evaluated 3 s ago")
-    assert "2 prefill and 1 decode workers serve" in text
+    assert "2 prefill and 1 decode worker serve" in text
     assert "page" not in text, "nobody says how old they are"
     assert "15.00 requests/s of 4000 prompt and 30 answer tokens" in text
     rates = dict(decision.inputs)
@@ -229,7 +229,7 @@ def test_what_was_considered_is_told_with_when_it_would_serve_and_why_it_is_not_
     assert [line.strip()[0] for line in lines if "P1D  stay" in line] == ["→"]
     more = next(line for line in lines if "3P1D  scale-out, 4 GPUs" in line)
     assert "serves in 90 s" in more
-    assert more.endswith("; more prefill workers than needed: 2 is enough")
+    assert more.endswith("; more prefill workers than needed: 2 are enough")
 
 
 def test_a_switch_is_told_in_words_with_who_gives_and_who_gets() -> None:

@@ -59,7 +59,9 @@ def test_a_replay_says_what_it_came_to_and_why(policy: Path, capsys: pytest.Capt
     said = capsys.readouterr().out
     for word in ("attainment", "goodput", "GPU-hours", "TTFT", "TPOT", "ITL", "role switches", "reversals"):
         assert word in said
-    assert re.search(r"\d+ s  → \dP\dD +(Prefill|Decode|Both)Short: .* would keep \d+% within objectives", said)
+    assert re.search(
+        r"\d+ s  → \dP\dD +(Prefill|Decode|Both)Short: .* Staying would keep \d+% of requests within objectives", said
+    )
 
 
 def test_objectives_that_no_layout_meets_are_said_with_what_would_be_right(

@@ -19,6 +19,7 @@ from pointsman.operator.core import actions as act
 from pointsman.operator.core.elastic.news import News
 from pointsman.operator.core.elastic.status import GroupReport
 from pointsman.operator.core.ledger import PoolChange
+from pointsman.operator.core.messages import outcomes
 from pointsman.operator.core.messages import status as texts
 from pointsman.operator.core.snapshot import Service, Snapshot
 from pointsman.operator.core.status import Report
@@ -137,8 +138,8 @@ class Announcer:
         failed = status.phase in (SwitchPhase.FAILED, SwitchPhase.ROLLING_BACK, SwitchPhase.ROLLED_BACK)
         self._events.record(regarding, str(status.phase), status.message or "", warning=failed)
         if status.phase is not None and status.phase.ended:
-            took = f" after {status.seconds:.1f} s" if status.seconds is not None else ""
-            self.event(service, f"Switch{status.phase}", f"{action.name}{took}: {status.message}", failed)
+            note = outcomes.switch_ended(action.name, status.seconds, status.message or "")
+            self.event(service, f"Switch{status.phase}", note, failed)
             of_service = (service.namespace, service.name)
             self._metrics.switches.labels(*of_service, str(status.phase), str(status.reason)).inc()
             if status.phase is SwitchPhase.COMPLETED and status.seconds is not None:
@@ -153,7 +154,7 @@ class Announcer:
         failed = status.phase is PlanPhase.FAILED
         self._events.record(regarding, str(status.phase), status.message or "", warning=failed)
         if status.phase is not None and status.phase.ended:
-            self.event(service, f"Plan{status.phase}", f"{action.name}: {status.message}", failed)
+            self.event(service, f"Plan{status.phase}", outcomes.plan_ended(action.name, status.message or ""), failed)
             self._metrics.plans.labels(service.namespace, service.name, str(status.phase), str(status.reason)).inc()
 
     def event(self, service: Service, reason: str, note: str, warning: bool = False) -> None:
@@ -163,7 +164,7 @@ class Announcer:
 
     def invalid(self, resource: Resource, raw: Object, error: ValidationError) -> None:
         """An object that this operator cannot read: no status can be written for it."""
-        problems = "; ".join(f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors())
+        problems = outcomes.invalid([(".".join(map(str, item["loc"])), item["msg"]) for item in error.errors()])
         reference = Reference.of(resource, raw)
         log.warning(
             "spec is invalid",

@@ -14,6 +14,7 @@ from pointsman.kube.pods import Pod
 from pointsman.operator.announce import Announcer
 from pointsman.operator.control import ControlClient
 from pointsman.operator.core.decide import gateways_must_report, workers_to_ask
+from pointsman.operator.core.messages import outcomes
 from pointsman.operator.core.snapshot import GatewayPod, Service, Snapshot, Worker
 from pointsman.operator.errors import ControlFailed
 from pointsman.operator.observe import gateway_of
@@ -72,7 +73,7 @@ class StateQueries:
                 answer = await self._control.endpoints(pod.status.pod_ip or "", token)
             except ControlFailed as error:
                 if drained is not None:
-                    note = f"a drain does not wait for {pod.metadata.name}: {error}"
+                    note = outcomes.gateway_skipped(pod.metadata.name, str(error))
                     self._announcer.event(drained, "GatewaySkipped", note, True)
                 return gateway_of(pod, unreachable=True)
         return gateway_of(

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
+from pointsman.planner.core.messages import explanations
 from pointsman.planner.core.routing.publication import Publication
 from pointsman.planner.core.state import STATE_VERSION, State
 from pointsman.planner.core.types import Decision, Observation
@@ -118,9 +119,7 @@ async def load_last(kube: Kube, namespace: str, service: str, uid: str) -> Last 
         return UNREADABLE
 
 
-UNREADABLE: Final = NoLast(
-    "The planner's latest evaluation cannot be read, because planner and 'pointsman explain' have different versions."
-)
+UNREADABLE: Final = NoLast(explanations.evaluation_unreadable())
 
 
 async def load_publications(kube: Kube, namespace: str, service: str, uid: str) -> tuple[Publication, ...]:
@@ -140,14 +139,11 @@ async def load_look(kube: Kube, namespace: str, name: str, uid: str) -> str | No
     """The last look as it was saved, also of an elastic group; or why it is not known."""
     data, its = await _data(kube, namespace, name, uid)
     if not its or not data:
-        return NoLast(f"The planner has not evaluated {name} yet.")
+        return NoLast(explanations.not_evaluated(name))
     if _LEFT_OUT_KEY in data:
-        return NoLast(
-            f"The planner evaluates {name}, but its latest evaluation has {data[_LEFT_OUT_KEY]} bytes. That "
-            "is too large for the ConfigMap of its state. See plans, metrics and log of the planner instead."
-        )
+        return NoLast(explanations.evaluation_too_large(name, data[_LEFT_OUT_KEY]))
     if _LAST_KEY not in data:
-        return NoLast(f"The planner saved no evaluation of {name}, because it has an older version.")
+        return NoLast(explanations.evaluation_not_saved(name))
     return data[_LAST_KEY]
 
 

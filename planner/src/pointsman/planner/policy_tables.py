@@ -7,6 +7,7 @@ from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
 from pointsman.planner.core.engine.performance_model import GridModel
+from pointsman.planner.core.messages import health
 from pointsman.planner.errors import TableError, UnknownTable
 from pointsman.planner.performance_tables import ENGINE, performance_table
 from pointsman.planner.table_files import parse_table
@@ -54,17 +55,15 @@ class PolicyTables:
 
     async def _read(self, key: _Key, now_s: float, before: _Known | None) -> _Known:
         namespace, name = key
-        where = f"performance.configMap is '{name}'"
         found = await self._kube.find(resources.CONFIG_MAPS, name, namespace)
         if found is None:
-            return _Known(now_s, None, None, f"{where}: there is no such ConfigMap in namespace '{namespace}'")
+            return _Known(now_s, None, None, health.no_table_config_map(name, namespace))
         data: dict[str, str] = found.get("data") or {}
         entry = next(iter(data)) if len(data) == 1 else TABLE_ENTRY
         text = data.get(entry)
         if text is None:
-            has = f"it has {', '.join(sorted(data))}: name the table {TABLE_ENTRY}" if data else "it has no entry"
-            return _Known(now_s, None, None, f"{where}: {has}")
-        where = f"{where}, key '{entry}'"
+            return _Known(now_s, None, None, health.no_table_in_config_map(name, sorted(data), TABLE_ENTRY))
+        where = health.table_entry(name, entry)
         if before is not None and before.text == text:
             return _Known(now_s, text, before.base, before.problem)
         try:

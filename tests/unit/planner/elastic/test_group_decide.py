@@ -109,7 +109,7 @@ def test_an_instance_that_never_starts_holds_no_scale_in_up_for_ever() -> None:
     (first, *_) = [number for number, each in enumerate(decisions) if each.changes_layout]
     assert first * TICK_S > 4 * POLICY.start_s
     assert decisions[first].reason is Reason.SPARE_CAPACITY
-    assert decisions[first].message.endswith("take too long to start and are ignored: g-4")
+    assert decisions[first].message.endswith("take too long to start and are ignored: g-4.")
     assert "not waited for" not in decisions[0].message
 
 

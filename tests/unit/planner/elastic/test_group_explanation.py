@@ -50,7 +50,7 @@ def test_what_was_seen_expected_considered_and_chosen_is_told() -> None:
     _, last = looked()
     text = told(last)
     assert text.startswith("models/long-chat: policy chat, mode Active; evaluated 1 s ago\n")
-    assert "1 of 1 instances serve" in text
+    assert "1 of 1 instance serves" in text
     assert "12.00 requests/s of 2000 prompt and 200 answer tokens" in text
     assert "0 requests wait; 80000 of 100000 KV slots are free" in text
     assert f"→ {last.decision.instances} instances  scale-out" in text

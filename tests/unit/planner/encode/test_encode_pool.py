@@ -75,7 +75,7 @@ def test_a_step_in_images_is_answered_by_encode_workers_alone() -> None:
     first = next(d for d in decisions[130:] if d.changes_encode)
     assert decisions.index(first) <= 132
     assert first.reason is Reason.ENCODE_SHORT
-    assert "scale encode workers from" in first.message
+    assert first.message.startswith("Scale encode workers from 2 to ")
     assert not first.changes_layout
     numbers = dict(first.inputs)
     assert numbers["encodeMilliseconds"] == pytest.approx(100)
@@ -86,14 +86,14 @@ def test_what_was_never_measured_moves_nothing_and_is_said() -> None:
     for unknown in (None, images(10, ms=None), EncodeLoad(0.0)):
         _, decisions = run([unknown] * 40)
         assert {(d.encode, d.changes_encode) for d in decisions} == {(2, False)}
-        assert "too few images were measured, so the encode pool is not changed" in decisions[-1].message
+        assert "Too few images were measured, so the encode pool is not changed" in decisions[-1].message
         assert "encodeMilliseconds" not in dict(decisions[-1].inputs)
 
 
 def test_a_pool_that_cannot_be_seen_is_not_decided_for() -> None:
     _, decisions = run([None] * 20, encode=0)
     assert {(d.encode, d.changes_encode) for d in decisions} == {(None, False)}
-    assert "the encode pool could not be read" in decisions[-1].message
+    assert "The encode pool could not be read" in decisions[-1].message
 
 
 def test_stale_metrics_freeze_the_pool() -> None:

@@ -58,23 +58,25 @@ CHECKS: dict[str, Check] = {
     LESS: fewer,
     rf"{LESS}; the queue of \d+ (would never be cleared|would take .*)": fewer_and_queued,
     rf"more {ROLES} workers than needed: {COUNTS} (?:is|are) enough": more,
-    r"(\d+) GPUs, the budget is (\d+)": lambda o, _, n: o.gpus == int(n[0]) > int(n[1]),
-    r"(\d+) GPUs, budget\.minGpus is (\d+)": lambda o, _, n: o.gpus == int(n[0]) < int(n[1]),
-    r"(\d+) (prefill|decode) workers, at most (\d+) are allowed": lambda o, _, n: of(o, n[1]) == int(n[0]) > int(n[2]),
-    r"(\d+) (prefill|decode) workers, minReplicas is (\d+)": (lambda o, _, n: of(o, n[1]) == int(n[0]) < int(n[2])),
-    r"(\d+) (prefill|decode) workers are retained, because as many were needed recently": (
+    r"(\d+) GPUs?, the budget is (\d+)": lambda o, _, n: o.gpus == int(n[0]) > int(n[1]),
+    r"(\d+) GPUs?, budget\.minGpus is (\d+)": lambda o, _, n: o.gpus == int(n[0]) < int(n[1]),
+    r"(\d+) (prefill|decode) workers?, at most (\d+) (?:is|are) allowed": lambda o, _, n: (
+        of(o, n[1]) == int(n[0]) > int(n[2])
+    ),
+    r"(\d+) (prefill|decode) workers?, minReplicas is (\d+)": (lambda o, _, n: of(o, n[1]) == int(n[0]) < int(n[2])),
+    r"(\d+) (prefill|decode) workers? (?:is|are) retained, because as many were needed recently": (
         lambda o, c, n: of(o, n[1]) < int(n[0]) <= of(c, n[1])
     ),
     r"(\d+) workers of both roles are retained, because as many were needed recently": (
         lambda o, c, n: o.prefill + o.decode < int(n[0]) <= c.prefill + c.decode
     ),
-    r"no worker that serves is removed while (\d+) requests are queued": (
+    r"no worker that serves is removed while (\d+) requests? (?:is|are) queued": (
         lambda o, c, n: int(n[0]) > 10 and o.gpus < c.gpus
     ),
     r"(prefill|decode) has more spare workers than (prefill|decode)": (
         lambda o, c, n: of(o, n[0]) > of(c, n[0]) and of(o, n[1]) < of(c, n[1])
     ),
-    r"(\d+) workers would switch, at most (\d+) of (\d+) may at a time": (
+    r"(\d+) workers? would switch, at most (\d+) of (\d+) may at a time": (
         lambda o, _, n: int(n[1]) < int(n[0]) < int(n[2]) and "switch" in o.action
     ),
     r"would take (\d+) s to start; a switch serves in (\d+) s": (
@@ -83,7 +85,7 @@ CHECKS: dict[str, Check] = {
     r"serves ([\d.]+)% more of the present need, a switch must gain ([\d.]+)%": (
         lambda o, c, n: float(n[0]) <= float(n[1]) and "switch" in o.action and "switch" not in c.action
     ),
-    r"a (prefill|decode) worker started now serves in \d+ s; by then (\d+) are enough": (
+    r"a (prefill|decode) worker started now serves in \d+ s; by then (\d+) (?:is|are) enough": (
         lambda o, c, n: of(o, n[0]) > of(c, n[0]) == int(n[1])
     ),
     r"(prefill|decode) workers are started after 15 s of metrics; (\d+) s are left": (

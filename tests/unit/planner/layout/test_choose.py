@@ -46,10 +46,10 @@ def test_workers_that_come_too_late_are_spare_although_some_are_short_now() -> N
     decision = looks(1, observed(100.0, None, prefill=2, decode=6), SCALES, wanted((3, 2), (2, 2)))
     assert (decision.prefill, decision.decode) == (2, 2)
     assert decision.reason is Reason.SPARE_CAPACITY
-    assert "3P2D needed, 2P6D there; a worker started now would serve too late, when 2P2D is enough" in (
-        decision.message
+    assert decision.message == (
+        "Scale in from 2P6D to 2P2D: fewer workers are enough. 3P2D is needed. "
+        "A worker started now would serve too late, when 2P2D is enough."
     )
-    assert decision.message.startswith("Scale in from 2P6D to 2P2D: fewer workers are enough. ")
 
 
 def test_what_is_short_is_the_reason_while_more_is_started_for_it() -> None:
@@ -78,7 +78,7 @@ def test_a_switch_that_comes_before_starts_says_what_serves_and_takes_nobody_awa
     decision = looks(1, seen, EAGER, wanted((3, 2), (2, 2)))
     assert (decision.prefill, decision.decode) == (5, 3)
     assert decision.reason is Reason.PREFILL_SHORT
-    assert "2P2D is enough, 3P5D there (1P5D serve)" in decision.message
+    assert "2P2D is enough; 3P5D run, of which 1P5D serve." in decision.message
     assert decision.message.startswith("Switch roles from 3P5D to 5P3D: prefill is short. ")
     assert [a.action for a in decision.alternatives[:2]] == ["switch", "stay"]
 
@@ -87,8 +87,8 @@ def test_what_is_said_to_be_needed_and_is_not_done_has_its_reason_in_the_sentenc
     """Decode is short as well, but four will be enough when one started now would serve."""
     decision = looks(1, observed(100.0, None, prefill=2, decode=4), SCALES, wanted((3, 5), (3, 4)))
     assert (decision.prefill, decision.decode) == (3, 4)
-    assert "3P5D needed, 2P4D there" in decision.message
-    assert "; not 3P5D: a decode worker started now serves in 90 s; by then 4 are enough" in decision.message
+    assert "3P5D is needed. Staying would keep " in decision.message
+    assert "3P5D is not chosen: a decode worker started now serves in 90 s; by then 4 are enough" in decision.message
 
 
 def test_no_pool_gives_more_to_the_other_one_than_its_bounds_leave() -> None:
@@ -173,7 +173,7 @@ def test_what_is_spare_stands_for_what_will_be_short_only_where_it_can_be_switch
     decision = looks(1, observed(100.0, None, prefill=2, decode=4), policy, later)
     assert (decision.prefill, decision.decode) == ((4, 4) if starts else (2, 4))
     if not starts:
-        why = "not 4P4D: decode has a spare worker, which can switch to prefill sooner than one starts"
+        why = "4P4D is not chosen: decode has a spare worker, which can switch to prefill sooner than one starts"
         assert why in decision.message
 
 
@@ -224,8 +224,8 @@ def test_spare_workers_of_a_full_budget_go_before_those_that_are_short_are_start
     first = looks(1, observed(100.0, None, prefill=25, decode=10), policy, needing(25.8, 4.6))
     assert (first.prefill, first.decode) == (25, 5)
     assert first.reason is Reason.PREFILL_SHORT
-    assert "26P5D needed, 25P10D there" in first.message
-    assert "; not 26P5D: prefill workers start once the removed workers are deleted" in first.message
+    assert "26P5D is needed." in first.message
+    assert "26P5D is not chosen: prefill workers start once the removed workers are deleted" in first.message
     then = looks(1, observed(102.5, None, prefill=25, decode=5), policy, needing(25.8, 4.6))
     assert (then.prefill, then.decode) == (26, 5)
 

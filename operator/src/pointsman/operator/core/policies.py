@@ -71,7 +71,9 @@ def policy_status(
     if dropped is not None:
         refused.append((Reason.UNKNOWN_FIELD, dropped))
     reason = refused[0][0] if refused else Reason.ACCEPTED
-    sentence = "; ".join(message for _, message in refused) or text.policy_accepted(policy.mode, removed_fields(policy))
+    sentence = text.together([message for _, message in refused]) or text.policy_accepted(
+        policy.mode, removed_fields(policy)
+    )
     said = [
         (PolicyConditionType.ACCEPTED, not refused, reason, sentence),
         (

@@ -96,7 +96,7 @@ def report(
         if role in snapshot.pools
     }
     first = ready if not ready.status else progressing if progressing.status else ready
-    return Report(status=status, pools=pools, reason=first.reason, sentence=f"{summary}: {first.message}")
+    return Report(status=status, pools=pools, reason=first.reason, sentence=text.summarized(summary, first.message))
 
 
 def _current_plan(snapshot: Snapshot) -> CurrentPlan | None:
@@ -308,8 +308,8 @@ def _ready(verdicts: Sequence[Verdict], problems: Sequence[Problem]) -> Verdict:
     if general is not None:
         return Verdict(status=False, reason=general.reason, message=general.message)
     if not missing:
-        return Verdict(status=True, reason=Reason.AS_DESIRED, message="; ".join(v.message for v in verdicts))
-    return Verdict(status=False, reason=missing[0].reason, message="; ".join(v.message for v in missing))
+        return Verdict(status=True, reason=Reason.AS_DESIRED, message=text.together([v.message for v in verdicts]))
+    return Verdict(status=False, reason=missing[0].reason, message=text.together([v.message for v in missing]))
 
 
 def _available(snapshot: Snapshot, counts: dict[Role, PoolCounts]) -> Verdict:
@@ -395,14 +395,14 @@ def _switching(snapshot: Snapshot) -> Verdict:
     shown = [
         text.switch_running(s.name, s.source, s.target, s.status.phase or SwitchPhase.PENDING) for s in running[:3]
     ]
-    return Verdict(status=True, reason=Reason.SWITCHING, message=", ".join(shown))
+    return Verdict(status=True, reason=Reason.SWITCHING, message=text.together(shown))
 
 
 def degraded(problems: Sequence[Problem]) -> Verdict:
     """The condition Degraded."""
     if not problems:
         return Verdict(status=False, reason=Reason.HEALTHY, message=text.nothing_failed())
-    return Verdict(status=True, reason=problems[0].reason, message="; ".join(problem.message for problem in problems))
+    return Verdict(status=True, reason=problems[0].reason, message=text.together([each.message for each in problems]))
 
 
 def conditions_of(

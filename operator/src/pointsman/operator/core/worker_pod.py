@@ -156,7 +156,7 @@ def check_template(
             raise Refused(refusal, Reason.TEMPLATE_REFUSED)
     for item in container.get("env") or []:
         name = str(item.get("name", ""))
-        at = f"spec.{of}.template.spec.containers[name={ENGINE_CONTAINER}].env {name}"
+        at = text.variable(of, ENGINE_CONTAINER, name)
         if is_owned_variable(name, settable=settable):
             raise Refused(text.field_is_set(at), Reason.TEMPLATE_REFUSED)
         if of == "encode" and name == names.ENV_EMBEDDING_CACHE_MIB:  # gateways count on the same number

@@ -8,6 +8,7 @@ from pointsman.api.protocol.names import API_VERSION, LANGUAGE_ROLES, SERVICE_LA
 from pointsman.api.v1alpha1.plan import MAX_ALTERNATIVES, MAX_INPUTS, Plan, PlanPhase
 from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicySpec
 from pointsman.planner.core.elastic.types import GroupDecision
+from pointsman.planner.core.messages import plans as text
 from pointsman.planner.core.tuning import SHIPPED
 from pointsman.planner.core.types import Alternative, Decision
 
@@ -225,11 +226,11 @@ def _shown(decision: AnyDecision, layout: tuple[int, ...], awaiting: str, encode
     chosen = next((a for a in decision.alternatives if not a.rejected_because), None)
     gpus = {} if chosen is None else {"gpus": chosen.gpus + encode_gpus * sum(decision.target[2:])}
     if decision.withdraws:
-        return {"change": f"withdraws {awaiting}", **gpus}
+        return {"change": text.withdraws(awaiting), **gpus}
     before = next((a for a in decision.alternatives if _layout(a) == layout[:2]), None)
-    shares = [f"{a.expected_attainment:.0%}" for a in (before, chosen) if a is not None]
-    change = f"{_in_words(layout)} -> {_in_words(decision.target)}"
-    return {"change": change, **gpus, "attainment": " -> ".join(dict.fromkeys(shares))}
+    shares = [None if a is None else a.expected_attainment for a in (before, chosen)]
+    change = text.change(_in_words(layout), _in_words(decision.target))
+    return {"change": change, **gpus, "attainment": text.attainment(*shares)}
 
 
 def _layout(alternative: Alternative) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ from pointsman.api.v1alpha1.elasticgroup import (
 from pointsman.operator.core.elastic.manifests import instance_selector
 from pointsman.operator.core.gateway_status import Gateways, gateway_problems, gateway_ready
 from pointsman.operator.core.messages import groups as text
+from pointsman.operator.core.messages import status as service_text
 from pointsman.operator.core.problems import Problem, Verdict
 from pointsman.operator.core.snapshot import GatewayDeployment, GatewayPod, Worker
 from pointsman.operator.core.status import SERVED, conditions_of, degraded, problem_of
@@ -79,7 +80,7 @@ def group_report(view: GroupView, problems: Sequence[Problem], *, endpoint: str,
             conditions=conditions_of(group.status.conditions, verdicts, group.metadata.generation, now),
         ),
         reason=ready.reason,
-        sentence=f"{summary}: {ready.message}",
+        sentence=service_text.summarized(summary, ready.message),
         settled=ready.status and not verdicts[ConditionType.PROGRESSING].status,
     )
 

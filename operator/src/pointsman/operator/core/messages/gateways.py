@@ -1,8 +1,10 @@
 """Messages of the condition GatewayReady."""
 
+from pointsman.operator.core.messages.words import are, quantity
+
 
 def ready(count: int, desired: int) -> str:
-    return f"{count} of {desired} gateways are ready"
+    return f"{count} of {quantity(desired, 'gateway')} {are(desired)} ready"
 
 
 def scaled_to_zero() -> str:

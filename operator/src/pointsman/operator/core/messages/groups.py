@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pointsman.operator.core.messages.words import names_of, quantity
+from pointsman.operator.core.messages.words import do, names_of, quantity, were
 
 
 def summary(existing: int, groups: str) -> str:
@@ -37,7 +37,7 @@ def manager_silent(have: str) -> str:
 
 
 def loading(have: str, instances: Sequence[str]) -> str:
-    return f"{have}; {names_of(instances)} load{'s' if len(instances) == 1 else ''} the model"
+    return f"{have}; {names_of(instances)} {do(len(instances), 'load')} the model"
 
 
 def no_gateway() -> str:
@@ -65,7 +65,7 @@ def draining(count: int) -> str:
 
 
 def scaling(existing: int, desired: int) -> str:
-    return f"{existing} of {quantity(desired, 'instance')} exist"
+    return f"{existing} of {quantity(desired, 'instance')} {do(desired, 'exist')}"
 
 
 def starting(count: int, existing: int) -> str:
@@ -103,17 +103,17 @@ def lost(instance: str, tokens: int) -> str:
     return f"{instance} was lost; it had {quantity(tokens, 'token')} of KV when last seen"
 
 
-def moved(nbytes: int | None) -> str:
+def _moved(nbytes: int | None) -> str:
     """None: the manager, of an earlier version, does not count bytes."""
-    return "" if nbytes is None else f"; {nbytes} bytes were moved"
+    return "" if nbytes is None else f"; {quantity(nbytes, 'byte')} of KV {were(nbytes)} moved"
 
 
 def scaled_down(count: int, nbytes: int | None) -> str:
-    return f"{quantity(count, 'group')} shrank after a prefill{moved(nbytes)}"
+    return f"{quantity(count, 'group')} shrank after a prefill{_moved(nbytes)}"
 
 
 def scaled_up(count: int, nbytes: int | None) -> str:
-    return f"{quantity(count, 'group')} got a further instance{moved(nbytes)}"
+    return f"{quantity(count, 'group')} grew by one instance{_moved(nbytes)}"
 
 
 def recomputed(count: int) -> str:

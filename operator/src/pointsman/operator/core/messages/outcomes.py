@@ -1,6 +1,9 @@
 """What an action changed, in the past tense: the Event after it succeeded. Each reads alone in ``kubectl describe``."""
 
+from collections.abc import Sequence
+
 from pointsman.api.protocol.names import Role
+from pointsman.operator.core.messages.words import quantity
 
 
 def finalizer_added(why: str) -> str:
@@ -12,7 +15,7 @@ def finalizer_removed(why: str) -> str:
 
 
 def pool_scaled(role: Role, replicas: int, why: str) -> str:
-    return f"{role.label} pool scaled to {replicas} replicas: {why}"
+    return f"{role.label} pool scaled to {quantity(replicas, 'replica')}: {why}"
 
 
 def pool_deleted(role: Role, why: str) -> str:
@@ -32,7 +35,7 @@ def role_assigned(worker: str, role: Role) -> str:
 
 
 def budget_set(worker: str, tokens: int) -> str:
-    return f"{worker} set to a prefill token budget of {tokens} tokens"
+    return f"{worker} set to a prefill token budget of {quantity(tokens, 'token')}"
 
 
 def worker_verified(worker: str, role: Role, partner: str | None) -> str:
@@ -91,17 +94,35 @@ def switch_deleted(name: str, why: str) -> str:
     return f"role switch {name} deleted: {why}"
 
 
+def switch_ended(name: str, took_s: float | None, message: str) -> str:
+    took = f" after {took_s:.1f} s" if took_s is not None else ""
+    return f"{name}{took}: {message}"
+
+
+def plan_ended(name: str, message: str) -> str:
+    return f"{name}: {message}"
+
+
+def gateway_skipped(pod: str, error: str) -> str:
+    return f"drains do not wait for gateway {pod}, which did not answer: {error}"
+
+
+def invalid(problems: Sequence[tuple[str, str]]) -> str:
+    """Fields, each with what is wrong."""
+    return "; ".join(f"{field}: {problem}" for field, problem in problems)
+
+
 def replicas_owned(role: Role, why: str, *, by_plans: bool, external: bool) -> str:
     owner = "plans" if by_plans else "an autoscaler or a user" if external else "the spec of the service"
     return f"replicas of the {role.label} pool are now set by {owner}: {why}"
 
 
 def replicas_restored(role: Role, replicas: int, why: str) -> str:
-    return f"{role.label} pool restored to {replicas} replicas: {why}"
+    return f"{role.label} pool restored to {quantity(replicas, 'replica')}: {why}"
 
 
 def instances_scaled(replicas: int, why: str) -> str:
-    return f"scaled to {replicas} instances: {why}"
+    return f"scaled to {quantity(replicas, 'instance')}: {why}"
 
 
 def routing_set(why: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from pointsman.api.protocol.names import Role
-from pointsman.operator.core.messages.words import quantity
+from pointsman.operator.core.messages.words import do, quantity
 
 
 def newer(name: str) -> str:
@@ -65,7 +65,7 @@ def pending_before(progress: str, worker: str) -> str:
 
 def no_node(plan: str, count: int, noun: str) -> str:
     """``noun``: prefill worker, instance."""
-    return f"plan {plan} gives up {quantity(count, noun)} that fit on no node"
+    return f"plan {plan} gives up {quantity(count, noun)} that {do(count, 'fit')} on no node"
 
 
 def given_up(progress: str, worker: str, scheduler: str | None) -> str:
@@ -82,9 +82,9 @@ def not_executed(mode: str | None) -> str:
 
 
 def routing(local_tokens: int, pending: int | None, decoding: int | None) -> str:
-    local = f"prompts of up to {local_tokens} new tokens are prefilled on their decode worker"
-    bounds = [f"{pending} pending prompt tokens per prefill worker"] if pending is not None else []
-    bounds += [f"{decoding} decoding requests per decode worker"] if decoding is not None else []
+    local = f"prompts of up to {quantity(local_tokens, 'uncached token')} are prefilled on their decode worker"
+    bounds = [f"{quantity(pending, 'pending prompt token')} per prefill worker"] if pending is not None else []
+    bounds += [f"{quantity(decoding, 'decoding request')} per decode worker"] if decoding is not None else []
     return f"{local}; each gateway queues new requests above {' or '.join(bounds)}" if bounds else local
 
 
@@ -111,11 +111,11 @@ def step_unapproved(what: str, rule: str) -> str:
 
 
 def above_budget(gpus: int, maximum: int) -> str:
-    return f"the plan needs {gpus} GPUs, more than budget.maxGpus of the policy ({maximum})"
+    return f"the plan needs {quantity(gpus, 'GPU')}, more than budget.maxGpus of the policy ({maximum})"
 
 
 def below_budget(gpus: int, minimum: int) -> str:
-    return f"the plan leaves {gpus} GPUs, fewer than budget.minGpus of the policy ({minimum})"
+    return f"the plan leaves {quantity(gpus, 'GPU')}, fewer than budget.minGpus of the policy ({minimum})"
 
 
 def no_policy() -> str:

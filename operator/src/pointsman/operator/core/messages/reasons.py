@@ -1,7 +1,7 @@
 """Why the operator decided on an action: the ``why`` of its log line, and the second half of most outcomes."""
 
 from pointsman.api.protocol.names import Role
-from pointsman.operator.core.messages.words import quantity
+from pointsman.operator.core.messages.words import quantity, were
 
 
 def finalizer_needed() -> str:
@@ -33,7 +33,7 @@ def role_removed(role: Role) -> str:
 
 
 def pool_size(role: Role, active: int, target: int) -> str:
-    return f"the {role.label} pool has {active} of {target} desired workers"
+    return f"the {role.label} pool has {active} of {quantity(target, 'desired worker')}"
 
 
 def plans_own_replicas() -> str:
@@ -49,7 +49,8 @@ def spec_owns_replicas(role: Role) -> str:
 
 
 def written_by_others(replicas: int) -> str:
-    return f"{replicas} replicas were written, but plans own this pool; edit the policy, or set its mode to External"
+    written = f"{quantity(replicas, 'replica')} {were(replicas)} written"
+    return f"{written}, but plans own this pool; edit the policy, or set its mode to External"
 
 
 def not_verified(role: Role) -> str:
@@ -65,7 +66,11 @@ def role_missing(role: Role, phase: str) -> str:
 
 
 def budget_differs(before: int | None) -> str:
-    return f"it reported {f'a prefill token budget of {before} tokens' if before else 'no prefill token budget'}"
+    return f"it reported {_budget(before)}"
+
+
+def _budget(tokens: int | None) -> str:
+    return f"a prefill token budget of {quantity(tokens, 'token')}" if tokens else "no prefill token budget"
 
 
 def verified(role: Role) -> str:

@@ -23,6 +23,11 @@ def field_is_set(field: str) -> str:
     return f"{field} is set by Pointsman: leave it out"
 
 
+def variable(of: str, container: str, name: str) -> str:
+    """The path of an environment variable."""
+    return f"spec.{of}.template.spec.containers[name={container}].env {name}"
+
+
 def variables_are_set(field: str) -> str:
     return f"{field} is set by Pointsman: write the variables in env"
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.plannerpolicy import Mode
-from pointsman.operator.core.messages.words import last_lines, names_of, quantity
+from pointsman.operator.core.messages.words import do, last_lines, names_of, quantity
 
 # --- workers that fail ---
 
@@ -94,11 +94,12 @@ def becomes_routable() -> str:
 
 
 def serving(routable: int, target: int, role: Role) -> str:
-    return f"{routable} of {target} {role.label} workers serve"
+    return f"{routable} of {quantity(target, f'{role.label} worker')} {do(target, 'serve')}"
 
 
 def no_pool(routable: int, role: Role) -> str:
-    return f"{routable} {role.label} workers serve; their WorkerPool does not exist, so no worker is added"
+    have = f"{quantity(routable, f'{role.label} worker')} {do(routable, 'serve')}"
+    return f"{have}; the WorkerPool does not exist, so no worker is added"
 
 
 def also(have: str, cause: str) -> str:
@@ -111,7 +112,8 @@ def starting(have: str, workers: Sequence[tuple[str, str]]) -> str:
 
 
 def budget_used(have: str, maximum: int) -> str:
-    return f"{have}; all {maximum} GPUs of budget.maxGpus are in use (draining workers included)"
+    used = "the only GPU of budget.maxGpus is" if maximum == 1 else f"all {maximum} GPUs of budget.maxGpus are"
+    return f"{have}; {used} in use (draining workers included)"
 
 
 def creating(have: str) -> str:
@@ -147,7 +149,7 @@ def pool_starting(count: int) -> str:
 
 
 def pool_scaling(existing: int, target: int) -> str:
-    return f"{existing} of {target} desired workers exist"
+    return f"{existing} of {quantity(target, 'desired worker')} {do(target, 'exist')}"
 
 
 def nothing_to_do() -> str:
@@ -159,6 +161,11 @@ def nothing_to_do() -> str:
 
 def summarized(summary: str, message: str) -> str:
     return f"{summary}: {message}"
+
+
+def together(messages: Sequence[str]) -> str:
+    """One message of several."""
+    return "; ".join(messages)
 
 
 def no_gateway() -> str:
@@ -293,15 +300,15 @@ def dropped_fields(fields: Sequence[str]) -> str:
 
 def budget_too_small(maximum: int, name: str, needed: int, fields: Sequence[str]) -> str:
     return (
-        f"budget.maxGpus is {maximum}, but the minReplicas of {name} need {needed} GPUs ({' and '.join(fields)}): "
-        f"set maxGpus >= {needed}, or lower minReplicas"
+        f"budget.maxGpus is {maximum}, but the minReplicas of {name} need {quantity(needed, 'GPU')} "
+        f"({' and '.join(fields)}): set maxGpus >= {needed}, or lower minReplicas"
     )
 
 
 def budget_too_large(minimum: int, name: str, possible: int, fields: Sequence[str]) -> str:
     return (
-        f"budget.minGpus is {minimum}, but the maxReplicas of {name} allow {possible} GPUs ({' and '.join(fields)}): "
-        f"set minGpus <= {possible}, or raise maxReplicas"
+        f"budget.minGpus is {minimum}, but the maxReplicas of {name} allow {quantity(possible, 'GPU')} "
+        f"({' and '.join(fields)}): set minGpus <= {possible}, or raise maxReplicas"
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from pointsman.api.protocol.names import Role
-from pointsman.operator.core.messages.words import names_of, quantity
+from pointsman.operator.core.messages.words import are, names_of, quantity
 
 
 def claimed(name: str, source: Role, target: Role) -> str:
@@ -23,7 +23,8 @@ def paused() -> str:
 
 
 def kept(count: int) -> str:
-    return f"only the {count} role switches that ended last are kept"
+    switches = quantity(count, "role switch", "role switches")
+    return f"only the {switches} that ended last {are(count)} kept"
 
 
 def no_service(name: str) -> str:
@@ -60,14 +61,14 @@ def plan_ended(plan: str, phase: str) -> str:
 
 def below_minimum(source: Role, left: int, minimum: int) -> str:
     return (
-        f"the switch would leave {left} {source.label} workers, fewer than "
+        f"the switch would leave {quantity(left, f'{source.label} worker')}, fewer than "
         f"spec.pools.{source.label}.minReplicas ({minimum})"
     )
 
 
 def above_maximum(target: Role, replicas: int, maximum: int) -> str:
     return (
-        f"the switch would make {replicas} {target.label} workers, more than "
+        f"the switch would make {quantity(replicas, f'{target.label} worker')}, more than "
         f"spec.pools.{target.label}.maxReplicas ({maximum})"
     )
 
@@ -75,7 +76,8 @@ def above_maximum(target: Role, replicas: int, maximum: int) -> str:
 def last_routable(source: Role, routable: int, others: Sequence[tuple[str, str]]) -> str:
     """``others``: names of workers of the pool that are not routable, each with why."""
     states = "".join(f"; {name} {state}" for name, state in others)
-    return f"{routable} {source.label} worker is routable, and the last routable worker is never switched{states}"
+    have = f"{quantity(routable, f'{source.label} worker')} {are(routable)} routable"
+    return f"{have}, and the last routable worker is never switched{states}"
 
 
 def not_ready(worker: str) -> str:
@@ -126,7 +128,7 @@ def takes_role(target: Role) -> str:
 
 def drain_timed_out(timeout_s: int, in_flight: int | None) -> str:
     left = "it does not answer" if in_flight is None else f"{quantity(in_flight, 'request')} in flight"
-    return f"the worker still has work after drainTimeoutSeconds {timeout_s} ({left})"
+    return f"the worker still has work after {timeout_s} s (drainTimeoutSeconds): {left}"
 
 
 def waiting_for_gateways() -> str:

@@ -6,9 +6,24 @@ from typing import Final
 NAMED: Final = 3  # names in one sentence
 
 
-def quantity(count: int, noun: str) -> str:
-    """1 worker, 2 workers."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+def quantity(count: int, noun: str, plural: str = "") -> str:
+    """1 worker, 2 workers. ``plural``: where it is not the noun and an s."""
+    return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def are(count: int) -> str:
+    """The verb of so many."""
+    return "is" if count == 1 else "are"
+
+
+def were(count: int) -> str:
+    """The same in the past."""
+    return "was" if count == 1 else "were"
+
+
+def do(count: int, verb: str) -> str:
+    """``verb`` of so many: 1 waits, 2 wait."""
+    return f"{verb}s" if count == 1 else verb
 
 
 def names_of(names: Iterable[str], limit: int = NAMED) -> str:

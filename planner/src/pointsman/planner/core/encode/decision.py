@@ -108,7 +108,8 @@ def with_encode(
     encode = min(asked, most, max(policy.encode.most, shares.encode))
     before = has if observation.encode_replicas is None else observation.encode_replicas
     need = _need(target, has, stuck)
-    message = f"{decision.message}; {need}"
+    only = encode != before and not decision.changes_layout
+    message = encoders.with_need(decision.message, "" if only else need, target.ttft_share)
     reason, short = decision.reason, target.needed_now > has
     if shares.scarce:
         message = encoders.scarce(message, policy.max_gpus)
@@ -119,7 +120,9 @@ def with_encode(
         reason = Reason.ENCODE_SHORT if encode > before else Reason.SPARE_CAPACITY
     elif short and encode <= has and reason in _QUIET:
         reason = Reason.UNSATISFIABLE
-    if encode != before:
+    if only:
+        message = encoders.only_scaled(message, before, encode, need)
+    elif encode != before:
         message = encoders.scaled(message, before, encode)
     return replace(
         decision,
@@ -132,9 +135,7 @@ def with_encode(
 
 
 def _need(target: EncodeTarget, has: int, stuck: int) -> str:
-    images, queue, needed = target.queue.images, target.queue, max(target.needed_now, target.workers)
-    now_per_s, ahead_per_s = target.rate_per_s * images, target.ahead_per_s * images
-    return encoders.need(now_per_s, queue.image_s * 1000, ahead_per_s, needed, has, stuck, target.ttft_share)
+    return encoders.need(max(target.needed_now, target.workers), has, stuck)
 
 
 def _inputs(target: EncodeTarget, has: int) -> tuple[tuple[str, float], ...]:

@@ -10,6 +10,7 @@ from pointsman.planner.core.layout.rejection_reasons import Choice
 from pointsman.planner.core.layout.role_switches import SwitchStep, kept_by, switch, switches_between
 from pointsman.planner.core.layout.scaling import beyond_budget, limited, scaled
 from pointsman.planner.core.messages import layouts
+from pointsman.planner.core.messages.words import sentences
 from pointsman.planner.core.sizing.operating_point import OperatingPoint
 from pointsman.planner.core.sizing.pool_targets import Targets
 from pointsman.planner.core.state import State
@@ -50,11 +51,11 @@ def layout(
         words.append(_present(choice, alternatives))
     if reason in SHORT and not is_limited and (deferred is None or target != now):
         words.append(_not_followed(choice, alternatives))
-    sentence = "; ".join(filter(None, words))
     if target == now == step.after and deferred is not None:
-        reason, sentence = Reason.SWITCH_DEFERRED, layouts.not_yet(sentence, deferred)
+        reason = Reason.SWITCH_DEFERRED
+        words.append(layouts.deferred(deferred))
     decision = Decision(
-        reason, sentence, now.prefill, now.decode, observation.routing,
+        reason, sentences(*words), now.prefill, now.decode, observation.routing,
         inputs=inputs(state, wanted, point, now, observation), alternatives=alternatives,
     )  # fmt: skip
     if target == now == step.after:
@@ -67,7 +68,7 @@ def layout(
         reason = Reason.PREFILL_SHORT if switches[0].target is Role.PREFILL else Reason.DECODE_SHORT
     change = layouts.change(in_short(now, step.after, target), now, target, reason)
     decision = replace(
-        decision, reason=reason, message=f"{change}. {sentence}",
+        decision, reason=reason, message=sentences(change, *words),
         prefill=target.prefill, decode=target.decode, switches=switches, changes_layout=True,
     )  # fmt: skip
     return replace(state, history=state.history.remember(switches, now_s, policy)), decision
@@ -76,8 +77,8 @@ def layout(
 def _why(choice: Choice, is_limited: bool, over: bool) -> tuple[Reason, list[str]]:
     """The reason of what is done, and the sentences that lead to it."""
     policy, wanted, now, target = choice.policy, choice.wanted, choice.now, choice.target
-    reason = _shortage(wanted, now)
-    words = [_situation(choice, reason)]
+    shortage = reason = _shortage(wanted, now)
+    words, limits = [], False
     if over:
         gpus = now.total * choice.observation.gpus_each
         words.append(layouts.over_budget(gpus, policy.max_gpus, policy.scale_in))
@@ -91,12 +92,12 @@ def _why(choice: Choice, is_limited: bool, over: bool) -> tuple[Reason, list[str
     if is_limited and reason not in _ENOUGH:
         # A change that helps as far as it goes says what it helps against.
         reason = reason if target != now else Reason.UNSATISFIABLE
-        words.append(layouts.allowed(target))
+        limits = True
     if reason in SHORT and target != now and target.has(wanted.grow) and now.has(target):
         # What is short at this moment no start would reach in time, and what it could reach needs fewer.
         reason = Reason.SPARE_CAPACITY
         words.append(layouts.too_late(target))
-    return reason, words
+    return reason, [_situation(choice, shortage, limits), *words]
 
 
 def _shortage(wanted: Targets, now: Layout) -> Reason:
@@ -112,27 +113,23 @@ def _shortage_of(prefill: bool, decode: bool) -> Reason:
     return Reason.PREFILL_SHORT if prefill else Reason.DECODE_SHORT
 
 
-def _situation(choice: Choice, shortage: Reason) -> str:
-    """What comes, and what that means for the present layout."""
-    wanted, lengths, now, serving = choice.wanted, choice.state.lengths, choice.now, choice.observation.serving_layout
-    load = layouts.load(
-        wanted.rate_per_s,
-        lengths.prompt_tokens or 0.0,
-        lengths.output_tokens or 0.0,
-        wanted.ahead_per_s,
-        wanted.backlog,
-    )
-    if shortage is Reason.STEADY:
-        return f"{load}: {layouts.enough(now, serving)}"
+def _situation(choice: Choice, shortage: Reason, limits: bool) -> str:
+    """What is needed, and what the policy allows of it where it ``limits`` that."""
+    wanted, now, target, serving = choice.wanted, choice.now, choice.target, choice.observation.serving_layout
+    changes = target != now or choice.switched != now
+    if shortage in SHORT:
+        if limits:
+            return layouts.needed_but_limited(wanted.at_least, now, serving, target)
+        return layouts.needed(wanted.at_least, now, serving, changes)
     if shortage is Reason.SPARE_CAPACITY:
-        return f"{load}: {layouts.spare(Layout(wanted.prefill, wanted.decode), now, serving)}"
-    return f"{load}: {layouts.needed(wanted.at_least, now, serving)}"
+        return layouts.spare(Layout(wanted.prefill, wanted.decode), now, serving, changes)
+    return layouts.enough(now, serving)
 
 
 def _present(choice: Choice, alternatives: tuple[Alternative, ...]) -> str:
     """What the present layout would do; without a worker of some role it is no alternative and serves nobody."""
     here = next((a.expected_attainment for a in alternatives if a.layout == choice.now), 0.0)
-    return layouts.present(choice.now, here, choice.policy.objectives.attainment)
+    return layouts.present(here, choice.policy.objectives.attainment)
 
 
 def _not_followed(choice: Choice, alternatives: tuple[Alternative, ...]) -> str:

@@ -2,6 +2,7 @@
 
 import math
 
+from pointsman.planner.core.messages.words import are, quantity, sentences
 from pointsman.planner.core.types import Layout
 
 
@@ -34,24 +35,26 @@ def plan_executing() -> str:
 
 def awaits_approval(message: str) -> str:
     """The same decision has a plan already."""
-    return f"{message}; the plan for this awaits approval"
+    return sentences(message, "the plan for this change awaits approval")
 
 
 def withdrawn(layout: Layout, unneeded_s: float, message: str) -> str:
     """The plan for ``layout`` is withdrawn."""
-    return f"{layout} has not been needed for {unneeded_s:.0f} s, so its plan is withdrawn. {message}"
+    return sentences(f"{layout} has not been needed for {unneeded_s:.0f} s, so its plan is withdrawn", message)
 
 
 def stuck_workers(message: str, stuck: tuple[tuple[int, str, bool], ...]) -> str:
-    """``stuck``: (workers that do not start, their role, whether they are given up)."""
-    words = [f"{count} {role} worker(s) that do not start: {_end(given_up)}" for count, role, given_up in stuck]
-    return "; ".join((message, *words))
+    """``stuck``: (workers that do not start, their role, whether they are given up, which is then the change)."""
+    given_up = [_stuck(count, role, "given up") for count, role, ends in stuck if ends]
+    ignored = [_stuck(count, role, "not counted") for count, role, ends in stuck if not ends]
+    return sentences(*given_up, message, *ignored)
 
 
-def _end(given_up: bool) -> str:
-    return "given up" if given_up else "not counted"
+def _stuck(count: int, role: str, end: str) -> str:
+    negated = "does not start" if count == 1 else "do not start"
+    return f"{quantity(count, f'{role} worker')} {negated} and {are(count)} {end}"
 
 
 def beside_stuck(why: str, stuck: int) -> str:
     """``why`` another layout was rejected, which has these workers too."""
-    return f"{why}, in addition to {stuck} that do not start" if why and stuck else why
+    return f"{why}, in addition to {stuck} that {'does' if stuck == 1 else 'do'} not start" if why and stuck else why

@@ -1,37 +1,50 @@
 """What a decision says of the encode pool."""
 
+from pointsman.planner.core.messages.words import are, do, quantity, sentences
 from pointsman.planner.core.types import Layout
 
 
 def unchanged(message: str, has_workers: bool) -> str:
     """Nothing is known of the images, or of the pool."""
     why = "too few images were measured" if has_workers else "the encode pool could not be read"
-    return f"{message}; {why}, so the encode pool is not changed"
+    return sentences(message, f"{why}, so the encode pool is not changed")
 
 
-def need(
-    images_per_s: float, image_ms: float, ahead_per_s: float, needed: int, has: int, stuck: int, ttft_share: float
-) -> str:
-    """Images, workers, and the share of the TTFT objective that encoding takes."""
-    idle = f", {stuck} of which do not start" if stuck else ""
-    workers = "worker" if needed == 1 else "workers"
-    return (
-        f"{images_per_s:.2f} images/s of {image_ms:.0f} ms now, {ahead_per_s:.2f} expected: {needed} encode {workers} "
-        f"needed, {has} there{idle}; encoding takes {ttft_share:.0%} of the TTFT objective"
-    )
+def need(needed: int, has: int, stuck: int) -> str:
+    """Encode workers, with those that do not start."""
+    negated = "does not start" if stuck == 1 else "do not start"
+    idle = f", {stuck} of which {negated}" if stuck and has > 1 else f" and {negated}" if stuck else ""
+    return f"{quantity(needed, 'encode worker')} {are(needed)} needed; {has} {do(has, 'run')}{idle}"
+
+
+def with_need(message: str, need: str, ttft_share: float) -> str:
+    """``need``: empty where it is in the first sentence. ``ttft_share``: what encoding takes of the TTFT objective."""
+    return sentences(message, need, f"encoding takes {ttft_share:.0%} of the TTFT objective")
 
 
 def scarce(message: str, max_gpus: int) -> str:
     """The budget is less than all pools need."""
-    return f"{message}, and all pools together need more than {max_gpus} GPUs, which are split by work"
+    return sentences(message, f"all pools together need more than {_gpus(max_gpus)}")
 
 
-def taken(layout: Layout, encode: str, max_gpus: int, left: Layout) -> str:
-    """Prefill and decode need ``layout`` and give workers to the encode pool, which needs ``encode``."""
-    split = f"together more than {max_gpus} GPUs, which are split by work: {left} for the other pools"
-    return f"{layout} is needed, and {encode}: {split}"
+def taken(layout: Layout, need: str, max_gpus: int, left: Layout) -> str:
+    """Prefill and decode need ``layout`` and give workers to the encode pool, which has its own ``need``."""
+    return sentences(
+        f"change prefill and decode to {left}: all pools together need more than {_gpus(max_gpus)}",
+        f"{layout} is needed for prefill and decode",
+        need,
+    )
+
+
+def _gpus(max_gpus: int) -> str:
+    return f"{quantity(max_gpus, 'GPU')}, which {are(max_gpus)} split by work"
 
 
 def scaled(message: str, before: int, after: int) -> str:
-    """Replicas of the encode pool."""
-    return f"{message}; scale encode workers from {before} to {after}"
+    """Replicas of the encode pool, in addition to another change."""
+    return sentences(message, f"scale encode workers from {before} to {after}")
+
+
+def only_scaled(message: str, before: int, after: int, need: str) -> str:
+    """Nothing else is changed."""
+    return sentences(f"scale encode workers from {before} to {after}: {need}", message)

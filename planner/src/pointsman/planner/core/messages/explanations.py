@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from pointsman.api.v1alpha1.plannerpolicy import Mode
+from pointsman.planner.core.messages.words import are, do, quantity
 from pointsman.planner.core.types import Reason
 
 _CONSEQUENCES: Final = {
@@ -52,12 +53,42 @@ def publications_title() -> str:
     return "Latest published routing numbers"
 
 
+# --- in place of an evaluation ---
+
+
+def not_evaluated(name: str) -> str:
+    """The planner has not seen it yet."""
+    return f"The planner has not evaluated {name} yet."
+
+
+def evaluation_unreadable() -> str:
+    """It has fields of another version."""
+    return (
+        "The planner's latest evaluation cannot be read, because planner and 'pointsman explain' have different "
+        "versions."
+    )
+
+
+def evaluation_too_large(name: str, nbytes: str) -> str:
+    """The ConfigMap of the planner's state has no room for it."""
+    return (
+        f"The planner evaluates {name}, but its latest evaluation is too large for the ConfigMap of its state "
+        f"({nbytes} bytes). See plans, metrics and log of the planner instead."
+    )
+
+
+def evaluation_not_saved(name: str) -> str:
+    """By a planner of an earlier version."""
+    return f"The planner saved no evaluation of {name}, because it has an older version."
+
+
 # --- problems ---
 
 
 def over_budget(gpus: int, max_gpus: int) -> str:
     """The policy was lowered, or workers were started by hand."""
-    return f"{gpus} GPUs are in use, more than budget.maxGpus ({max_gpus}): plans above the budget are not executed"
+    used = f"{quantity(gpus, 'GPU')} {are(gpus)} in use"
+    return f"{used}, more than budget.maxGpus ({max_gpus}): plans above the budget are not executed"
 
 
 def planner_silent(silent_s: float) -> str:
@@ -82,7 +113,11 @@ def operator_silent(plan: str, waits_s: float) -> str:
 def workers_serve(prefill: int, decode: int, others: Sequence[tuple[int, str]]) -> str:
     """``others``: how many workers in which other condition."""
     counted = "".join(f", {count} {condition}" for count, condition in others if count)
-    return f"{prefill} prefill and {decode} decode workers serve{counted}"
+    return f"{_workers(prefill, decode)} {do(prefill + decode, 'serve')}{counted}"
+
+
+def _workers(prefill: float, decode: float) -> str:
+    return f"{prefill:.0f} prefill and {quantity(decode, 'decode worker')}"
 
 
 def page_age(source: str, age_s: float | None) -> str:
@@ -104,7 +139,7 @@ def load(rate_per_s: float, prompt_tokens: float | None, answer_tokens: float | 
     """The requests that arrive, and their mean lengths."""
     lengths = ", of unknown length"
     if prompt_tokens is not None and answer_tokens is not None:
-        lengths = f" of {prompt_tokens:.0f} prompt and {answer_tokens:.0f} answer tokens"
+        lengths = f" of {prompt_tokens:.0f} prompt and {quantity(answer_tokens, 'answer token')}"
     return f"{rate_per_s:.2f} requests/s{lengths}"
 
 
@@ -126,22 +161,25 @@ def attainment_of_both(
 
 def prefill_queue(requests: float | None) -> str:
     """Requests in it."""
-    return f"{'unknown how many' if requests is None else f'{requests:.0f}'} requests wait for a prefill worker"
+    if requests is None:
+        return "an unknown number of requests waits for a prefill worker"
+    return f"{quantity(requests, 'request')} {do(requests, 'wait')} for a prefill worker"
 
 
 def queued_at_gateways(requests: float) -> str:
     """By flow control."""
-    return f"{requests:.0f} requests are queued at gateways, because they would be late and delay others"
+    they = "it" if round(requests) == 1 else "they"
+    return f"{quantity(requests, 'request')} {are(requests)} queued at gateways: {they} would be late and delay others"
 
 
 def local_prefill(tokens: int) -> str:
     """The threshold in force."""
-    return f"prompts of up to {tokens} new tokens are prefilled on their decode worker"
+    return f"prompts of up to {quantity(tokens, 'uncached token')} are prefilled on their decode worker"
 
 
 def prefill_budget(tokens: int) -> str:
     """The budget of one pass in force."""
-    return f"a prefill worker computes up to {tokens} prompt tokens at one time"
+    return f"a prefill worker computes up to {quantity(tokens, 'prompt token')} at one time"
 
 
 def only_local(shares: Sequence[tuple[str, float]]) -> str:
@@ -162,7 +200,8 @@ def plan_awaits_approval(layout: str) -> str:
 
 def encode_workers(active: int, starting: int) -> str:
     """Of the encode pool."""
-    return f"{active} encode workers serve{f', {starting} starting' if starting else ''}"
+    more = f", {starting} starting" if starting else ""
+    return f"{quantity(active, 'encode worker')} {do(active, 'serve')}{more}"
 
 
 def encode_load_unknown() -> str:
@@ -204,18 +243,18 @@ def recurring_rise(per_s: float, rise_per_s: float, share: float, days: int, wee
 def workers_needed(prefill: float, decode: float, now: tuple[float, float] | None) -> str:
     """For the forecast; ``now``: for the present load, where that needs others."""
     alone = "" if now is None else f" (the present load alone: {now[0]:.0f} and {now[1]:.0f})"
-    return f"that needs {prefill:.0f} prefill and {decode:.0f} decode workers{alone}"
+    return f"that needs {_workers(prefill, decode)}{alone}"
 
 
 def unreachable(share: float, longest_tokens: float | None) -> str:
     """Requests that no layout serves in time."""
-    of = "" if longest_tokens is None else f" (prompts above about {longest_tokens:.0f} tokens)"
+    of = "" if longest_tokens is None else f" (prompts above about {quantity(longest_tokens, 'token')})"
     return f"about {share:.0%} of requests miss an objective even on an idle worker{of}"
 
 
 def backlog(requests: float) -> str:
     """Beyond what is usual."""
-    return f"{requests:.0f} more requests are already waiting"
+    return f"{quantity(requests, 'more request')} {are(requests)} already waiting"
 
 
 # --- alternatives ---
@@ -232,8 +271,7 @@ def alternative(
     """A layout and the estimate for it; nothing else is said of the chosen one."""
     why = f"; {rejected_because}" if rejected_because else ""
     when = f", serves in {lead_s:.0f} s" if lead_s > 0 else ""
-    noun = f"{gpus} GPU{'s' if gpus != 1 else ''}"
-    return f"{layout}  {action}, {noun}{when}: {attainment:.0%} expected{why}"
+    return f"{layout}  {action}, {quantity(gpus, 'GPU')}{when}: {attainment:.0%} expected{why}"
 
 
 # --- decision ---
@@ -313,12 +351,12 @@ def at_rate(rate_per_s: float, layout: str, reason: Reason) -> str:
 
 def at_prompts(tokens: float, layout: str, reason: Reason) -> str:
     """Longer ones."""
-    return f"prompts of {tokens:.0f} tokens: {would_change(layout, reason)}"
+    return f"prompts of {quantity(tokens, 'token')}: {would_change(layout, reason)}"
 
 
 def at_answers(tokens: float, layout: str, reason: Reason) -> str:
     """Longer ones."""
-    return f"answers of {tokens:.0f} tokens: {would_change(layout, reason)}"
+    return f"answers of {quantity(tokens, 'token')}: {would_change(layout, reason)}"
 
 
 def at_fewer(rate_per_s: float | None, lasting_s: float, layout: str, reason: Reason) -> str:
@@ -344,15 +382,14 @@ def accuracy(predicted_share: float, observed_share: float, error: float) -> str
     """``error``: the mean of one evaluation, 0..1."""
     return (
         f"expected {predicted_share:.0%} of requests within objectives with the recent workers; observed "
-        f"{observed_share:.0%}; mean error of one evaluation {error * 100:.0f} points"
+        f"{observed_share:.0%}; mean error of one evaluation {quantity(error * 100, 'point')}"
     )
 
 
 def if_executed(share: float, gpus: float) -> str:
     """In mode Shadow."""
-    return (
-        f"with the recorded plans executed, estimated {share:.0%} on {gpus:.0f} GPUs; start and switch times as usual"
-    )
+    estimate = f"estimated {share:.0%} on {quantity(gpus, 'GPU')}"
+    return f"with the recorded plans executed, {estimate}; start and switch times as usual"
 
 
 # --- plans ---
@@ -374,12 +411,14 @@ def plan_so_far(plan: str, seconds_ago: float, layout: str | None, reason: str, 
 
 def instances_serve(serving: int, desired: int, starting: int) -> str:
     """Of an elastic group."""
-    return f"{serving} of {desired} instances serve{f', {starting} start' if starting else ''}"
+    more = f", {starting} starting" if starting else ""
+    return f"{serving} of {quantity(desired, 'instance')} {do(desired, 'serve')}{more}"
 
 
 def manager(waiting: float, free_slots: float, slots: float) -> str:
     """What the manager of an elastic group reports."""
-    return f"{waiting:.0f} requests wait; {free_slots:.0f} of {slots:.0f} KV slots are free"
+    slots_free = f"{free_slots:.0f} of {quantity(slots, 'KV slot')} {are(free_slots)} free"
+    return f"{quantity(waiting, 'request')} {do(waiting, 'wait')}; {slots_free}"
 
 
 def group_rate(rate_per_s: float, lead_s: float, high_per_s: float) -> str:
@@ -403,4 +442,4 @@ def instances_needed(needed: float, prompt_share: float, answer_share: float, me
 
 def instances(number: int) -> str:
     """In place of a layout."""
-    return f"{number} instance{'' if number == 1 else 's'}"
+    return quantity(number, "instance")

@@ -2,17 +2,15 @@
 
 from collections.abc import Sequence
 
+from pointsman.planner.core.messages.words import are, do, quantity, sentences, were
+
 
 def _instances(number: int) -> str:
-    return f"{number} instance{'' if number == 1 else 's'}"
-
-
-def _are(number: int) -> str:
-    return f"{number} {'is' if number == 1 else 'are'}"
+    return quantity(number, "instance")
 
 
 def _keep(instances: int, attainment: float) -> str:
-    return f"keep{'s' if instances == 1 else ''} {attainment:.0%} of requests within the objectives"
+    return f"{do(instances, 'keep')} {attainment:.0%} of requests within the objectives"
 
 
 def metrics_never_read() -> str:
@@ -57,7 +55,7 @@ def no_step() -> str:
 
 def too_few(now: int, targets: int, attainment: float) -> str:
     """Instances are started."""
-    return f"{_are(now)} too few: {_instances(targets)} {_keep(targets, attainment)}"
+    return f"{now} {are(now)} too few: {_instances(targets)} {_keep(targets, attainment)}"
 
 
 def most_allowed(message: str, goal: float) -> str:
@@ -67,20 +65,17 @@ def most_allowed(message: str, goal: float) -> str:
 
 def not_enough(now: int, attainment: float, goal: float) -> str:
     """No more are allowed."""
-    verb = "is" if now == 1 else "are"
-    return f"{_instances(now)} {verb} the most allowed, and {_keep(now, attainment)} (objective: {goal:.0%})"
+    return f"{_instances(now)} {are(now)} the most allowed, and {_keep(now, attainment)} (objective: {goal:.0%})"
 
 
 def no_scale_out(targets: int) -> str:
     """The policy switches it off."""
-    verb = "is" if targets == 1 else "are"
-    return f"{_instances(targets)} {verb} needed, but the policy does not allow scale-out"
+    return f"{_instances(targets)} {are(targets)} needed, but the policy does not allow scale-out"
 
 
 def spare(most: int, seconds: float) -> str:
     """Instances are removed: no more than ``most`` were needed."""
-    verb = "was" if most == 1 else "were"
-    return f"no more than {_instances(most)} {verb} needed in the last {seconds:.0f} s"
+    return f"no more than {_instances(most)} {were(most)} needed in the last {seconds:.0f} s"
 
 
 def waiting(targets: int) -> str:
@@ -95,14 +90,15 @@ def steady(targets: int, attainment: float) -> str:
 
 def stuck_instances(message: str, names: Sequence[str]) -> str:
     """Instances that take too long to start."""
-    return f"{message}; instances that take too long to start and are ignored: {', '.join(names)}"
+    return sentences(message, f"instances that take too long to start and are ignored: {', '.join(names)}")
 
 
 def withdrawn(instances: int, unneeded_s: float, message: str) -> str:
     """The plan for so many is withdrawn."""
     verb = "has" if instances == 1 else "have"
-    why = f"{_instances(instances)} {verb} not been needed for {unneeded_s:.0f} s, so the plan is withdrawn"
-    return f"{why}. {message}"
+    return sentences(
+        f"{_instances(instances)} {verb} not been needed for {unneeded_s:.0f} s, so the plan is withdrawn", message
+    )
 
 
 def keeps_fewer(goal: float) -> str:
@@ -112,7 +108,7 @@ def keeps_fewer(goal: float) -> str:
 
 def enough(instances: int) -> str:
     """Why another number was rejected."""
-    return f"{_are(instances)} enough"
+    return f"{instances} {are(instances)} enough"
 
 
 def needed_recently() -> str:

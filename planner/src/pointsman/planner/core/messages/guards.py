@@ -1,26 +1,27 @@
 """Why a switch must wait or cannot be."""
 
 from pointsman.api.protocol.names import Role
+from pointsman.planner.core.messages.words import are, quantity
 
 
 def evaluations(seen: int, needed: int) -> str:
     """The switch was better in too few evaluations."""
-    return f"needed in {seen} of {needed} evaluations"
+    return f"needed in {seen} of {quantity(needed, 'evaluation')}"
 
 
 def switches_in_window(switches: int, most: int) -> str:
     """Too many lately."""
-    return f"{switches} switches in the last 10 minutes, at most {most} are allowed"
+    return f"{quantity(switches, 'switch', 'switches')} in the last 10 minutes, at most {most} {are(most)} allowed"
 
 
 def opposite(ago_s: float, left_s: float) -> str:
     """The last switch went the other way."""
-    return f"a switch the other way was {ago_s:.0f} s ago: {left_s:.0f} s to wait"
+    return f"a switch the other way was {ago_s:.0f} s ago, and {left_s:.0f} s of waiting are left"
 
 
 def in_transition(switching: int, most: int, workers: int) -> str:
     """Too many at a time."""
-    return f"{switching} workers are switching, at most {most} of {workers} may at a time"
+    return f"{quantity(switching, 'worker')} {are(switching)} switching, at most {most} of {workers} may at a time"
 
 
 def dwell(role: Role, seconds: float) -> str:

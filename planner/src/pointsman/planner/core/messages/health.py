@@ -1,5 +1,7 @@
 """Messages of the condition PlannerHealthy."""
 
+from collections.abc import Sequence
+
 
 def planning(name: str) -> str:
     """``name``: of the service or the group."""
@@ -19,6 +21,22 @@ def group_fails(error: str) -> str:
 def policy_unreadable(policy: str, error: str) -> str:
     """A field of the policy."""
     return f"PlannerPolicy '{policy}' cannot be read by this version of the planner: {error}; nothing is planned"
+
+
+def no_table_config_map(name: str, namespace: str) -> str:
+    """Of performance.configMap."""
+    return f"performance.configMap is '{name}', which does not exist in namespace '{namespace}'"
+
+
+def no_table_in_config_map(name: str, entries: Sequence[str], entry: str) -> str:
+    """Several entries, and none is ``entry``."""
+    has = f"it has {', '.join(entries)}: name the table {entry}" if entries else "it has no entry"
+    return f"performance.configMap is '{name}': {has}"
+
+
+def table_entry(name: str, entry: str) -> str:
+    """Where a table is, for errors about it."""
+    return f"performance.configMap is '{name}', key '{entry}'"
 
 
 def policy_not_found(policy: str) -> str:

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from pointsman.planner.core.messages.words import are, quantity
 from pointsman.planner.core.types import Layout, Reason
 
 _DONE: Final = {
@@ -16,7 +17,7 @@ _BECAUSE: Final = {
     Reason.DECODE_SHORT: "decode is short",
     Reason.BOTH_SHORT: "prefill and decode are short",
     Reason.SPARE_CAPACITY: "fewer workers are enough",
-    Reason.UNSATISFIABLE: "the policy allows no more workers",
+    Reason.UNSATISFIABLE: "the policy allows fewer workers than needed",
 }
 
 
@@ -25,45 +26,41 @@ def change(action: str, now: Layout, target: Layout, reason: Reason) -> str:
     return f"{_DONE[action]} from {now} to {target}: {_BECAUSE.get(reason, 'the need has changed')}"
 
 
-def load(rate_per_s: float, prompt_tokens: float, output_tokens: float, ahead_per_s: float, backlog: float) -> str:
-    """The present load and the expected rate."""
-    waiting = f", {backlog:.0f} waiting" if backlog > 0 else ""
-    lengths = f"{prompt_tokens:.0f}+{output_tokens:.0f} tokens"
-    return f"{rate_per_s:.2f} requests/s of {lengths} now, {ahead_per_s:.2f} expected{waiting}"
-
-
 def enough(now: Layout, serving: Layout) -> str:
     """The present layout is."""
-    return f"{now} is enough" + ("" if serving == now else f" when all of it serves, {serving} does")
+    return f"{now} is enough" + ("" if serving == now else f" once all of it serves; {serving} serves now")
 
 
-def spare(targets: Layout, now: Layout, serving: Layout) -> str:
-    """Fewer workers are enough."""
-    return f"{targets} is enough, {_there(now, serving)}"
+def spare(targets: Layout, now: Layout, serving: Layout, changes: bool) -> str:
+    """Fewer workers are enough. ``changes``: the sentence before names the present layout."""
+    return f"{targets} is enough{_running(now, serving, changes)}"
 
 
-def needed(need: Layout, now: Layout, serving: Layout) -> str:
+def needed(need: Layout, now: Layout, serving: Layout, changes: bool) -> str:
     """More workers are."""
-    return f"{need} needed, {_there(now, serving)}"
+    return f"{need} is needed{_running(now, serving, changes)}"
 
 
-def _there(now: Layout, serving: Layout) -> str:
-    return f"{now} there" + ("" if serving == now else f" ({serving} serve)")
+def needed_but_limited(need: Layout, now: Layout, serving: Layout, allowed: Layout) -> str:
+    """More workers are, than the policy allows."""
+    return f"{need} is needed, the policy allows {allowed}{_running(now, serving, True)}"
+
+
+def _running(now: Layout, serving: Layout, changes: bool) -> str:
+    if serving == now:
+        return "" if changes else f"; {now} run"
+    return f"; {now} run, of which {serving} serve"
 
 
 def over_budget(gpus: int, max_gpus: int, scale_in: bool) -> str:
     """More GPUs are in use than the policy allows."""
-    return f"{gpus} GPUs there, the budget is {max_gpus}{'' if scale_in else ' and scale-in is not allowed'}"
+    more = f"{quantity(gpus, 'GPU')} {are(gpus)} in use, more than budget.maxGpus ({max_gpus})"
+    return more if scale_in else f"{more}, and scale-in is not allowed"
 
 
 def minimum(min_gpus: int) -> str:
     """Workers are started for the policy's minimum."""
-    return f"budget.minGpus is {min_gpus}"
-
-
-def allowed(target: Layout) -> str:
-    """Fewer workers than needed."""
-    return f"the policy allows {target}"
+    return f"workers are started because budget.minGpus is {min_gpus}"
 
 
 def too_late(target: Layout) -> str:
@@ -71,26 +68,26 @@ def too_late(target: Layout) -> str:
     return f"a worker started now would serve too late, when {target} is enough"
 
 
-def present(now: Layout, attainment: float, goal: float) -> str:
+def present(attainment: float, goal: float) -> str:
     """The estimate for the present layout: of a load that is even and has no past."""
-    sentence = f"{now} would keep {attainment:.0%} within objectives"
+    sentence = f"staying would keep {attainment:.0%} of requests within objectives"
     return f"{sentence}, with no margin for peaks" if attainment >= goal else sentence
 
 
 def not_followed(need: Layout, why: str) -> str:
     """The layout that is needed is not the one that is chosen."""
-    return f"not {need}: {why}"
+    return f"{need} is not chosen: {why}"
 
 
-def not_yet(message: str, deferred: str) -> str:
+def deferred(why: str) -> str:
     """A guard defers the switch."""
-    return f"{message}; not yet: {deferred}"
+    return f"the switch is deferred: {why}"
 
 
 def unread_pages(pages: int) -> str:
     """Why no worker is removed."""
-    noun = "1 page" if pages == 1 else f"{pages} pages"
-    return f"{noun} of metrics could not be read: no worker is removed until they are"
+    until = "it is" if pages == 1 else "they are"
+    return f"{quantity(pages, 'page')} of metrics could not be read: no worker is removed until {until}"
 
 
 def during_switch(made: bool) -> str:

@@ -1,5 +1,7 @@
 """Objectives that no layout can meet."""
 
+from pointsman.planner.core.messages.words import quantity
+
 
 def share_of_requests(
     share: float, longest_tokens: int, attainment: float, possible_attainment: float, of_ttft: bool
@@ -12,8 +14,8 @@ def share_of_requests(
     else:
         remedy = f"Raise {name}, or write {at_most}"
     return (
-        f"about {share:.0%} of requests miss {name} even when they are alone (prompts above about {longest_tokens} "
-        "tokens). "
+        f"about {share:.0%} of requests miss {name} even when they are alone (prompts above "
+        f"about {quantity(longest_tokens, 'token')}). "
         f"objectives.attainment {attainment:g} is out of reach; the pools are sized for the other requests. "
         f"{remedy}"
     )
@@ -22,9 +24,9 @@ def share_of_requests(
 def ttft(objective_ms: float, prompt_tokens: float, prefill_ms: float, write_ms: int) -> str:
     """Of a prompt of the mean length."""
     return (
-        f"objectives.ttftMs allows {objective_ms:.0f} ms for a prompt of {prompt_tokens:.0f} "
-        f"tokens, but an idle prefill worker takes at least {prefill_ms:.0f} ms. No layout meets that; "
-        f"write more than {write_ms}"
+        f"objectives.ttftMs allows {objective_ms:.0f} ms for a prompt of "
+        f"{quantity(prompt_tokens, 'token')}, but an idle prefill worker takes at least {prefill_ms:.0f} ms. "
+        f"No layout meets that; write more than {write_ms}"
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from pointsman.api.protocol.names import Role
+from pointsman.planner.core.messages.words import are, quantity
 from pointsman.planner.core.types import Layout
 
 
@@ -16,12 +17,12 @@ def _numbers(numbers: Sequence[int]) -> str:
 
 def budget(gpus: int, max_gpus: int, shared: bool) -> str:
     """More GPUs than the policy allows. ``shared``: encode workers have a part of the budget."""
-    return f"{gpus} GPUs, {_budget(max_gpus, shared)}"
+    return f"{quantity(gpus, 'GPU')}, {_budget(max_gpus, shared)}"
 
 
 def budget_with_draining(gpus: int, draining: int, max_gpus: int, shared: bool) -> str:
     """The same, with the GPUs of draining workers."""
-    return f"{gpus} GPUs in addition to {draining} of draining workers, {_budget(max_gpus, shared)}"
+    return f"{quantity(gpus, 'GPU')} in addition to {draining} of draining workers, {_budget(max_gpus, shared)}"
 
 
 def _budget(max_gpus: int, shared: bool) -> str:
@@ -30,12 +31,12 @@ def _budget(max_gpus: int, shared: bool) -> str:
 
 def maximum(replicas: int, role: Role, most: int) -> str:
     """Above the pool's maximum."""
-    return f"{replicas} {role.label} workers, at most {most} are allowed"
+    return f"{quantity(replicas, f'{role.label} worker')}, at most {most} {are(most)} allowed"
 
 
 def minimum(replicas: int, role: Role, least: int) -> str:
     """Below the pool's minimum."""
-    return f"{replicas} {role.label} workers, minReplicas is {least}"
+    return f"{quantity(replicas, f'{role.label} worker')}, minReplicas is {least}"
 
 
 def not_allowed(action: str) -> str:
@@ -50,7 +51,7 @@ def too_few_requests() -> str:
 
 def below_min_gpus(gpus: int, min_gpus: int) -> str:
     """Below the policy's minimum."""
-    return f"{gpus} GPUs, budget.minGpus is {min_gpus}"
+    return f"{quantity(gpus, 'GPU')}, budget.minGpus is {min_gpus}"
 
 
 def not_yet(why: str) -> str:
@@ -77,7 +78,7 @@ def queue_cleared_late(why: str, requests: float, seconds: float, goal_s: float)
 
 def too_many_switches(moved: int, most: int, workers: int) -> str:
     """More workers would switch than may at a time."""
-    return f"{moved} workers would switch, at most {most} of {workers} may at a time"
+    return f"{quantity(moved, 'worker')} would switch, at most {most} of {workers} may at a time"
 
 
 def slower_than_switch(start_s: float, switch_s: float) -> str:
@@ -107,13 +108,14 @@ def empty_role() -> str:
 
 def retained(workers: int, role: Role | None) -> str:
     """Workers that were needed recently. ``role`` None: of both roles."""
-    which = "workers of both roles" if role is None else f"{role.label} worker{'s' if workers != 1 else ''}"
-    return f"{workers} {which} {'is' if workers == 1 else 'are'} retained, because as many were needed recently"
+    which = quantity(workers, "worker" if role is None else f"{role.label} worker")
+    of = " of both roles" if role is None else ""
+    return f"{which}{of} {are(workers)} retained, because as many were needed recently"
 
 
 def during_queue(requests: float) -> str:
     """Serving workers clear the queue."""
-    return f"no worker that serves is removed while {requests:.0f} requests are queued"
+    return f"no worker that serves is removed while {quantity(requests, 'request')} {are(requests)} queued"
 
 
 def during_switch() -> str:
@@ -163,8 +165,7 @@ def spare_worker(role: Role, other: Role) -> str:
 
 def shortage_ends(role: Role, start_s: float, enough: int) -> str:
     """A start would be too late."""
-    verb = "is" if enough == 1 else "are"
-    return f"a {role.label} worker started now serves in {start_s:.0f} s; by then {enough} {verb} enough"
+    return f"a {role.label} worker started now serves in {start_s:.0f} s; by then {enough} {are(enough)} enough"
 
 
 def not_all_serve() -> str:
@@ -174,5 +175,5 @@ def not_all_serve() -> str:
 
 def too_many(roles: Sequence[Role], enough: Sequence[int]) -> str:
     """More workers than needed."""
-    verb = "is" if len(roles) == 1 else "are"
+    verb = are(sum(enough))
     return f"more {_roles(roles)} workers than needed: {_numbers(enough)} {verb} enough"
