@@ -610,7 +610,7 @@ async def test_pages_of_a_service_that_is_not_planned_any_more_are_forgotten(mon
 
 async def test_objectives_stay_out_of_reach_while_decisions_have_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     def decisions(seen: Observation) -> Decision:
-        batch = {2: 0.5, 9: 8.0}.get(len(scenario.seen))  # a batch below one: even a single request is too slow
+        batch = {2: 0.5, 6: 0.5, 9: 8.0}.get(len(scenario.seen))  # a batch below one: even a single request is too slow
         inputs = () if batch is None else (("decodeBatch", batch), ("stepMilliseconds", 400.0))
         return replace(steady(seen), inputs=inputs)
 
