@@ -36,6 +36,7 @@ from typing import Final
 from pointsman.serving.elastic.latency_model import LatencyModel
 from pointsman.serving.elastic.memory import MemoryBound
 from pointsman.serving.elastic.types import DecodeBatch, Instance, RunningRequest, Settings, WaitingRequest, quantity
+from pointsman.serving.objectives import Objectives
 
 STEPS_BETWEEN: Final = 10
 """Tokens that each request of a batch gets before it pauses for prompts that need no more than spare instances: the
@@ -143,50 +144,23 @@ def dispatch(
     average_s = estimate_decode_s(mean_decode_s, running)
     rested = [each for each in batches if all(of.generated_tokens >= STEPS_BETWEEN for of in each.requests)]
     if spare_slots and rested and not scan.is_complete:
-        usable = [*idle, *(instance for batch in rested for instance in batch.usable)]
-        trial = scan.copy()
-        room = min(spare_slots, sum(instance.free_slots for instance in usable))
-        if extra := trial.admit(room, len(usable), 0):
-            prompts = [request.prompt_tokens for request in trial.requests]
-            slower_s = model.seconds(prompts, len(usable)) - model.seconds(prompts, max(instances, len(usable)))
-            wait_s = estimate_wait_s(average_s, (each.decode_s for batch in rested for each in batch.requests))
-            if slower_s <= wait_s:
-                scan = trial
-                reasons.append(
-                    f"Prefill {quantity(len(extra), 'prompt')} on instances that decoding does not need: a larger "
-                    f"group saves {slower_s:.3g} s and could be {wait_s:.3g} s away."
-                )
+        room = min(spare_slots, sum(instance.free_slots for instance in (*idle, *_usable(rested))))
+        scan, found = _use_spare(scan, idle, rested, room, instances, average_s, model)
+        reasons += found
     for batch in sorted((each for each in batches if each.usable), key=lambda each: -each.free_slots):
         if scan.is_complete:
             break
         together.append(batch)
-        chosen = [*idle, *(instance for each in (*preempted, *together) for instance in each.usable)]
+        chosen = [*idle, *_usable((*preempted, *together))]
         trial = scan.copy()
         extra = trial.admit(sum(instance.free_slots for instance in chosen), len(chosen), 0)
         if not extra:
             continue
-        decoding = [request for each in together for request in each.requests]
         took_s = model.seconds((request.prompt_tokens for request in trial.requests), len(chosen))
-        cost = preemption_cost(took_s, (request.generated_tokens for request in decoding))
-        gain = preemption_gain(
-            average_s, (request.decode_s for request in decoding), (request.prompt_tokens for request in extra)
-        )
-        names = ", ".join(name for each in together for name in each.names)
-        objectives = settings.objectives
-        pauses = f"The decode batch on {names} pauses for {quantity(len(extra), 'prompt')}"
-        if gain > cost:
+        pause, reason = _weigh_pause(together, extra, took_s, average_s, settings.objectives)
+        reasons.append(reason)
+        if pause:
             scan, preempted = trial, [*preempted, *together]
-            reasons.append(f"{pauses}: gain {gain:.3g} > cost {cost:.3g} s/token.")
-        elif objectives is not None and (saved := count_in_time(extra, took_s)) > (
-            lost := count_lost(decoding, took_s, objectives.tpot_s)
-        ):
-            scan, preempted = trial, [*preempted, *together]
-            reasons.append(f"{pauses}: {saved} can be in time, and {lost} of the batch not any more.")
-        else:
-            reasons.append(
-                f"The decode batch on {names} is not preempted for {quantity(len(extra), 'prompt')}: "
-                f"gain {gain:.3g} <= cost {cost:.3g} s/token."
-            )
         together = []
     most = len(idle) + sum(len(batch.usable) for batch in batches)
     if waiting and most and not model.degrees_up_to(most):
@@ -194,6 +168,62 @@ def dispatch(
     if waiting and scan.obstacle and not scan.is_complete:
         reasons.append(scan.obstacle)
     return Dispatch(tuple(scan.requests), tuple(preempted), tuple(reasons))
+
+
+def _usable(batches: Iterable[DecodeBatch]) -> list[Instance]:
+    return [instance for batch in batches for instance in batch.usable]
+
+
+def _use_spare(
+    scan: "_Scan",
+    idle: Sequence[Instance],
+    rested: Sequence[DecodeBatch],
+    room: int,
+    instances: int,
+    average_s: float,
+    model: LatencyModel,
+) -> tuple["_Scan", list[str]]:
+    """Admit into ``room`` slots that decoding does not need, unless waiting for a larger group is faster."""
+    usable = [*idle, *_usable(rested)]
+    trial = scan.copy()
+    extra = trial.admit(room, len(usable), 0)
+    if not extra:
+        return scan, []
+    prompts = [request.prompt_tokens for request in trial.requests]
+    slower_s = model.seconds(prompts, len(usable)) - model.seconds(prompts, max(instances, len(usable)))
+    wait_s = estimate_wait_s(average_s, (each.decode_s for batch in rested for each in batch.requests))
+    if slower_s > wait_s:
+        return scan, []
+    return trial, [
+        f"Prefill {quantity(len(extra), 'prompt')} on instances that decoding does not need: a larger "
+        f"group saves {slower_s:.3g} s and could be {wait_s:.3g} s away."
+    ]
+
+
+def _weigh_pause(
+    batches: Sequence[DecodeBatch],
+    extra: Sequence[WaitingRequest],
+    took_s: float,
+    average_s: float,
+    objectives: Objectives | None,
+) -> tuple[bool, str]:
+    """Whether these batches pause for a prefill of ``took_s`` that ``extra`` joins, and why."""
+    decoding = [request for each in batches for request in each.requests]
+    cost = preemption_cost(took_s, (request.generated_tokens for request in decoding))
+    gain = preemption_gain(
+        average_s, (request.decode_s for request in decoding), (request.prompt_tokens for request in extra)
+    )
+    names, prompts = ", ".join(name for each in batches for name in each.names), quantity(len(extra), "prompt")
+    if gain > cost:
+        return True, f"The decode batch on {names} pauses for {prompts}: gain {gain:.3g} > cost {cost:.3g} s/token."
+    if objectives is not None:
+        saved, lost = count_in_time(extra, took_s), count_lost(decoding, took_s, objectives.tpot_s)
+        if saved > lost:
+            in_time = f"{saved} can be in time, and {lost} of the batch not any more"
+            return True, f"The decode batch on {names} pauses for {prompts}: {in_time}."
+    return False, (
+        f"The decode batch on {names} is not preempted for {prompts}: gain {gain:.3g} <= cost {cost:.3g} s/token."
+    )
 
 
 def count_overtakes(waiting: Sequence[WaitingRequest], admitted: Iterable[str]) -> dict[str, int]:
