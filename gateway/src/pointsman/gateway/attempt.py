@@ -131,16 +131,10 @@ class LiveStream:
             raise self._failure
         try:
             received = await self._content.readany()
-        except TimeoutError as error:
-            if not self.begun:
-                raise no_first_token() from error
-            raise Unsuitable("inactive", NO_DATA, unreachable=True) from error
         except (aiohttp.ClientError, OSError) as error:
-            raise (worker_gone() if self._gone else connection_failed(error)) from error
+            raise self._why_broken(error) from error
         if not received:
-            if self._gone:
-                raise worker_gone()
-            raise Unsuitable("worker-died", "the stream ended without [DONE]", end=AttemptEnd.DIED, unreachable=True)
+            raise self._why_cut()
         out = bytearray()
         tokens = 0
         for event in self._splitter.feed(received):
@@ -171,6 +165,16 @@ class LiveStream:
             self.tokens += tokens
             self._pick.entry.produced(tokens)
         return bytes(out), tokens
+
+    def _why_broken(self, error: Exception) -> Unsuitable | TimedOut:
+        if isinstance(error, TimeoutError):
+            return Unsuitable("inactive", NO_DATA, unreachable=True) if self.begun else no_first_token()
+        return worker_gone() if self._gone else connection_failed(error)
+
+    def _why_cut(self) -> Unsuitable:
+        if self._gone:
+            return worker_gone()
+        return Unsuitable("worker-died", "the stream ended without [DONE]", end=AttemptEnd.DIED, unreachable=True)
 
     async def _read(self, event: bytes) -> Step:
         """One event in the answer to a prompt's echo has the log-probabilities of all its tokens: megabytes."""

@@ -443,25 +443,8 @@ class Forwarder:
                 avoid.add(pick.worker.key)
                 if error.reason == CANNOT_RESUME:
                     unable.add(pick.worker.key)
-                self._worker_failed(pick.worker, error)
                 failures.append(f"{pick.worker.name}: {error}")
-                log.warning(
-                    "attempt failed",
-                    extra={
-                        "request_id": request.request_id,
-                        "worker": pick.worker.name,
-                        "reason": error.reason,
-                        "detail": str(error),
-                    },
-                )
-                # One that was known to be down lost nothing by this request.
-                end = AttemptEnd.NOT_BEGUN if pick.known_down and error.end is AttemptEnd.LOST else error.end
-                over = moves.failed(pick.worker.key, pick.worker.name, end, error.prefill_workers)
-                if over is not None:
-                    if moves.killed:
-                        raise WorkersDied(f"{over}.") from error
-                    raise WorkersFailed(f"{over}; the last: {failures[-1]}. Try again.") from error
-                self._metrics.retried(error.reason)
+                self._attempt_failed(request, pick, error, moves, failures)
             except RefusedByEngine:
                 pick.entry.end()
                 self._fleet.answered(pick.worker.key)  # an answer, though the client's request is at fault
@@ -473,6 +456,30 @@ class Forwarder:
                 if not streamed:  # a stream has only begun, and can still fail
                     self._fleet.answered(pick.worker.key)
                 return result
+
+    def _attempt_failed(
+        self, request: WorkerRequest, pick: Pick, error: Unsuitable, moves: AnswerMoves, failures: list[str]
+    ) -> None:
+        """Raises WorkersDied or WorkersFailed if no other worker may be tried. ``failures``: so far, with this one."""
+        worker = pick.worker
+        self._worker_failed(worker, error)
+        log.warning(
+            "attempt failed",
+            extra={
+                "request_id": request.request_id,
+                "worker": worker.name,
+                "reason": error.reason,
+                "detail": str(error),
+            },
+        )
+        # One that was known to be down lost nothing by this request.
+        end = AttemptEnd.NOT_BEGUN if pick.known_down and error.end is AttemptEnd.LOST else error.end
+        over = moves.failed(worker.key, worker.name, end, error.prefill_workers)
+        if over is not None:
+            if moves.killed:
+                raise WorkersDied(f"{over}.") from error
+            raise WorkersFailed(f"{over}; the last: {failures[-1]}. Try again.") from error
+        self._metrics.retried(error.reason)
 
     def _gave_up(self, failures: list[str]) -> NoWorkerAvailable | WorkersFailed:
         if failures:
@@ -579,15 +586,7 @@ class Forwarder:
             request.embeddings.leave_to_worker()
         elif request.embeddings is not None:
             body = await self._with_embeddings(body, request.embeddings, moves)
-        sent = {"Content-Type": "application/json", headers.REQUEST_ID: request.request_id, **to_worker()}
-        sent[headers.DEATHS] = str(moves.deaths)
-        if pick.rule is not None:
-            sent[headers.MAX_LOCAL_PREFILL_TOKENS] = str(pick.rule.max_local_prefill_tokens)
-            sent[headers.MAX_PREFILL_QUEUE_SIZE] = str(pick.rule.max_prefill_queue_size)
-        if (deadline := DEADLINE.get()) is not None:
-            sent[headers.DEADLINE_MS] = str(deadline.left_ms)
-        if request.chain and not request.image_chain:  # what only this gateway believes is no hint
-            sent[headers.EXPECTED_CACHED_TOKENS] = str(pick.choice.chosen.overlap_tokens)
+        sent = _headers_to_worker(request, pick, moves)
         data = in_pieces(body, sent)
         try:
             response = await self._session.post(
@@ -606,27 +605,7 @@ class Forwarder:
                     CANNOT_RESUME, "the worker does not resume the streams of other workers", end=AttemptEnd.NOT_BEGUN
                 )
             return response
-        async with response:
-            try:
-                data = await response.read()
-            except TimeoutError as error:
-                raise Unsuitable(f"http-{response.status}", failing=True) from error
-            except (aiohttp.ClientError, OSError) as error:
-                raise connection_failed(error) from error
-        refusal = response.headers.get(headers.RETRY)
-        if refusal is not None:
-            died = response.headers.get(headers.DIED, "").split(",") if refusal == RetryReason.PREFILL_DIED else ()
-            raise Unsuitable(
-                refusal if refusal in _RETRY_REASONS else "refused",
-                end=_END_OF_REFUSED.get(refusal, AttemptEnd.NOT_BEGUN),
-                prefill_workers=[name for name in died if name],
-            )
-        if response.status >= 500:
-            text = data[:2000].decode("utf-8", "replace")
-            raise Unsuitable(f"http-{response.status}", end=end_of_engine_error(text), failing=True)
-        if response.status in (408, 429):
-            raise Unsuitable(f"http-{response.status}")
-        raise RefusedByEngine(response.status, data)
+        raise await _refusal(response)
 
     async def _with_embeddings(self, body: bytes, embeddings: Embeddings, moves: AnswerMoves) -> bytes:
         """``body`` with where the embeddings of its images are, which may have to be computed first.
@@ -669,3 +648,41 @@ def _log_choice(request: WorkerRequest, pick: Pick) -> None:
                 },
             },
         )
+
+
+def _headers_to_worker(request: WorkerRequest, pick: Pick, moves: AnswerMoves) -> dict[str, str]:
+    sent = {"Content-Type": "application/json", headers.REQUEST_ID: request.request_id, **to_worker()}
+    sent[headers.DEATHS] = str(moves.deaths)
+    if pick.rule is not None:
+        sent[headers.MAX_LOCAL_PREFILL_TOKENS] = str(pick.rule.max_local_prefill_tokens)
+        sent[headers.MAX_PREFILL_QUEUE_SIZE] = str(pick.rule.max_prefill_queue_size)
+    if (deadline := DEADLINE.get()) is not None:
+        sent[headers.DEADLINE_MS] = str(deadline.left_ms)
+    if request.chain and not request.image_chain:  # what only this gateway believes is no hint
+        sent[headers.EXPECTED_CACHED_TOKENS] = str(pick.choice.chosen.overlap_tokens)
+    return sent
+
+
+async def _refusal(response: aiohttp.ClientResponse) -> Unsuitable | RefusedByEngine:
+    """What an answer with another status than 200 means. Raises Unsuitable where its body cannot be read."""
+    async with response:
+        try:
+            data = await response.read()
+        except TimeoutError as error:
+            raise Unsuitable(f"http-{response.status}", failing=True) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise connection_failed(error) from error
+    refusal = response.headers.get(headers.RETRY)
+    if refusal is not None:
+        died = response.headers.get(headers.DIED, "").split(",") if refusal == RetryReason.PREFILL_DIED else ()
+        return Unsuitable(
+            refusal if refusal in _RETRY_REASONS else "refused",
+            end=_END_OF_REFUSED.get(refusal, AttemptEnd.NOT_BEGUN),
+            prefill_workers=[name for name in died if name],
+        )
+    if response.status >= 500:
+        text = data[:2000].decode("utf-8", "replace")
+        return Unsuitable(f"http-{response.status}", end=end_of_engine_error(text), failing=True)
+    if response.status in (408, 429):
+        return Unsuitable(f"http-{response.status}")
+    return RefusedByEngine(response.status, data)
