@@ -9,7 +9,7 @@ ARGS ?=
 # Two processes; the tests of a file stay together with what they share. ARGS="-n 0" runs them in one.
 PARALLEL := -n 2 --dist loadfile
 
-.PHONY: help programs-needed computer quickstart quickstart-picture quickstart-elastic quickstart-multimodal test lint unit browser programs integration engine messages verify verify-path verify-elastic verify-multimodal verify-operator crds dashboards tuning bench bench-foundation bench-request-path bench-planner bench-planner-dynamo bench-scraping bench-predicted bench-overload bench-forecast bench-seasonal bench-kv-feed bench-elastic bench-elastic-gpu bench-elastic-paper bench-elastic-planned bench-elastic-simulated bench-multimodal bench-streaming bench-report replays format sync clean
+.PHONY: help programs-needed computer commit-hook quickstart quickstart-picture quickstart-elastic quickstart-multimodal test lint unit browser programs integration engine messages verify verify-path verify-elastic verify-multimodal verify-operator crds dashboards tuning bench bench-foundation bench-request-path bench-planner bench-planner-dynamo bench-scraping bench-predicted bench-overload bench-forecast bench-seasonal bench-kv-feed bench-elastic bench-elastic-gpu bench-elastic-paper bench-elastic-planned bench-elastic-simulated bench-multimodal bench-streaming bench-report replays format sync clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -28,7 +28,10 @@ computer: # fails with one sentence that names the missing programs
 $(UV): | computer
 	@command -v uv >/dev/null || { echo "installing uv into .tools"; $(PYTHON) -m venv .tools && .tools/bin/pip install --quiet uv; }
 
-sync: computer $(UV) ## install the project's own environment (.venv)
+commit-hook: # checks the subject of a commit, unless git has other hooks; a copy without git has none, and needs none
+	@test ! -e .git || git config core.hooksPath >/dev/null 2>&1 || git config core.hooksPath .ci/hooks 2>/dev/null || true
+
+sync: computer $(UV) commit-hook ## install the project's own environment (.venv)
 	@$(UV) sync --frozen --quiet --python $(PYTHON)
 
 quickstart: sync ## the main job on real parts, explained while it runs (ARGS="--help")
