@@ -246,7 +246,7 @@ async def test_a_comparison_begins_with_both_sides_and_the_verdict(
     sides = [report.before["figures"], report.document["figures"]]
     async with opener(report.page) as opened:
         headings = await opened.page.locator("h2").all_inner_texts()
-        assert headings[0].startswith("Against ") and headings[1] == "What it came to"
+        assert headings[0].startswith("Against ") and headings[1] == "Result"
         verdict = opened.page.locator("p.bad, p.good")
         assert await verdict.inner_text() == name.replace("-", " ")
         assert await verdict.get_attribute("class") == ("bad" if name == "worse" else "good")

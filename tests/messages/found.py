@@ -20,7 +20,7 @@ _LOGS: Final = ("debug", "info", "warning", "error", "exception", "critical")
 _WORDS: Final = re.compile(r"[A-Za-z]{2,}")
 # Other languages inside of strings: PromQL, shell, SQL-like selectors, HTML, JavaScript, regular expressions.
 _CODE: Final = re.compile(
-    r"[{}]\s*[\w\"]+\s*:|\brate\(|\bsum\(|\bby \(|label_replace|</|/>|\\[dswb(]|=>|;$|\bself\.|^\W*--|==|\[\["
+    r"[{}]\s*[\w\"]+\s*:|\brate\(|\bsum\(|\bby \(|label_replace|</|/>|\\[dswb(]|=>|;$|\bself\.|==|\[\["
 )
 
 

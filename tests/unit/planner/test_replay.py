@@ -190,7 +190,7 @@ def test_the_size_of_a_traces_blocks_is_told_or_given_and_one_is_not_compared_wi
     assert run(policy, "--block-tokens", "8", "--compare", before, trace=str(mooncake)) == 2
     assert "another trace" in capsys.readouterr().err
     assert run(policy, "--block-tokens", "32", trace=str(mooncake)) == 2
-    assert "--block-tokens N says another, 16 or less" in capsys.readouterr().err
+    assert "--block-tokens N sets another size, 16 or less" in capsys.readouterr().err
     assert run(policy, "--block-tokens", "16", "--sweep", "seed=1,2", trace=str(mooncake)) == 0
 
 
@@ -313,7 +313,7 @@ def test_that_nobody_was_refused_is_said_where_it_is_so(
 ) -> None:
     none = {"held": 0, "shed": 0, "refused": 0}
     rows = figure_rows({**document, "figures": {**document["figures"], **none, **changed}})
-    assert next(remark for name, _, remark in rows if name == "held back") == said
+    assert next(remark for name, _, remark in rows if name == "queued") == said
 
 
 def test_the_engine_is_vllm_unless_another_is_named_as_an_option(tmp_path: Path) -> None:
@@ -413,7 +413,7 @@ def test_a_defect_is_never_the_exit_status_that_means_worse(
 ) -> None:
     monkeypatch.setattr(command, "load_policy", lambda _: 1 / 0)
     assert run(policy) == 70
-    assert "this is a defect of Pointsman, not a verdict on the policy" in capsys.readouterr().err
+    assert "internal error of Pointsman, no verdict on the policy" in capsys.readouterr().err
 
 
 def test_a_trace_whose_times_cannot_be_is_refused_before_the_run_and_played_where_that_is_asked_for(

@@ -128,7 +128,7 @@ def test_a_replay_without_images_shows_nothing_of_them(
     ("arguments", "said"),
     [
         ([], r"\d+ requests have images, \d+ in all; give the time for one as --encode-milliseconds MS"),
-        (["--encode-milliseconds", "50", "--planner", "hpa"], "--planner hpa knows no encode pool"),
+        (["--encode-milliseconds", "50", "--planner", "hpa"], "--planner hpa does not plan encode workers"),
         (["--encode-milliseconds", "50", "--encode-workers", "9"], "9 encode worker.* budget.maxGpus is 10"),
         (
             ["--encode-milliseconds", "50", "--encode-workers", "4", "--encode-bounds", "1-3"],

@@ -118,12 +118,12 @@ def test_a_cut_compressed_file_is_said_not_crashed(tmp_path: Path) -> None:
         (
             MOONCAKE.replace("1200", "1024"),
             "hash_ids is [46, 47, 2353], 3 ids; input_length 1024 has 2 at most, one for every 512 tokens; which size "
-            "all of its ids are of is not certain: --block-tokens N says another, 511 or less",
+            "all of its ids are of is not certain: --block-tokens N sets another size, 511 or less",
         ),
         (
             OWN + '\n{"arrival_s": 1, "prompt_tokens": 256, "output_tokens": 1, "prefix_blocks": [1, 2]}',
             "line 2: prefix_blocks is [1, 2], 2 ids; prompt_tokens 256 has 1 at most, one for every 256 tokens; "
-            "--block-tokens N says another, 255 or less",
+            "--block-tokens N sets another size, 255 or less",
         ),
         (
             "[" + MOONCAKE + ",\n" + MOONCAKE + "]",
@@ -230,7 +230,8 @@ def test_a_size_that_is_given_is_taken_or_refused_and_never_another(tmp_path: Pa
     with pytest.raises(TraceError) as raised:
         load_trace(path, block_tokens=32)
     assert str(raised.value).endswith(
-        "52 ids; input_length 817 has 26 at most, one for every 32 tokens; --block-tokens N says another, 16 or less"
+        "52 ids; input_length 817 has 26 at most, one for every 32 tokens; "
+        "--block-tokens N sets another size, 16 or less"
     )
 
 

@@ -108,7 +108,7 @@ def test_options_of_services_are_refused_with_a_group_and_those_of_groups_withou
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for refused, why in (
-        (("--group", "g.yaml", "--workers", "1P1D"), "--workers is of services"),
+        (("--group", "g.yaml", "--workers", "1P1D"), "--workers applies to services only"),
         (("--instances", "2"), "they need --group FILE"),
         (("--group", "g.yaml", "--prefix-hits", "0.5"), "an elastic group has no prefix cache"),
     ):

@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
         return EXIT_INTERRUPTED
     except Exception:  # noqa: BLE001 - whatever it is, it must not end with the status that means worse
         traceback.print_exc()
-        print("pointsman replay: this is a defect of Pointsman, not a verdict on the policy", file=sys.stderr)
+        print("pointsman replay: internal error of Pointsman, no verdict on the policy", file=sys.stderr)
         return EXIT_DEFECT
     return EXIT_UNUSABLE
 

@@ -28,7 +28,7 @@ examples:
   pointsman replay --trace step:images=3 --policy chat.yaml --encode-milliseconds 80    requests with images
   pointsman replay --trace day.jsonl --policy chat.yaml --group long-chat.yaml          an elastic group
 
-exit status: 0 well, 1 worse than the baseline, 2 something given cannot be used, 70 a defect of Pointsman
+exit status: 0 well, 1 worse than the baseline, 2 something given cannot be used, 70 an internal error of Pointsman
 """
 
 
@@ -106,21 +106,21 @@ def parse(argv: list[str]) -> Options:
     parser = _parser()
     given = parser.parse_args(argv)
     if given.fail_if_worse is not None and given.compare is None:
-        parser.error("--fail-if-worse needs --compare FILE: worse than what?")
+        parser.error("--fail-if-worse needs --compare FILE")
     if given.table is not None and (given.model or given.gpu or given.engine or given.tp):
         parser.error("--table FILE is the engine: --model, --gpu, --engine and --tp choose a shipped one instead")
     if given.encode_milliseconds is None:
         for flag in ("encode_workers", "encode_bounds", "encode_gpus"):
             if getattr(given, flag) is not None:
-                parser.error(f"--{flag.replace('_', '-')} needs --encode-milliseconds MS: what does an image take?")
+                parser.error(f"--{flag.replace('_', '-')} needs --encode-milliseconds MS, the time for one image")
     if given.group is not None:
         for name in _OF_SERVICES:
             if getattr(given, name) is not None:
-                parser.error(f"--{name.replace('_', '-')} is of services; with --group the file says what there is")
+                parser.error(f"--{name.replace('_', '-')} applies to services only; with --group, the file sets it")
         if given.prefix_hits:
-            parser.error("--prefix-hits is of services: an elastic group has no prefix cache")
+            parser.error("--prefix-hits applies to services only: an elastic group has no prefix cache")
     elif given.instances is not None or given.step_milliseconds is not None:
-        parser.error("--instances and --step-milliseconds are of elastic groups: they need --group FILE")
+        parser.error("--instances and --step-milliseconds apply to elastic groups only: they need --group FILE")
     if given.sweep and (given.compare or given.html or given.svg):
         parser.error("--sweep goes with --json only: it makes a table, not one report")
     return Options(

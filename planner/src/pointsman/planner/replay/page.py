@@ -40,7 +40,7 @@ def page(document: Mapping[str, Any], comparison: Comparison | None = None) -> s
         f'<p class="dim">{escape(_what_ran(trace, simulation))}</p>',
         f'<pre class="wrap">{escape(document["command"])}</pre>',
         *(_compared(comparison) if comparison is not None else ()),
-        "<h2>What it came to</h2>",
+        "<h2>Result</h2>",
         _figures(document),
         "<h2>Over time</h2>",
         _MARKS if layout_changes(document) else "",
@@ -52,7 +52,7 @@ def page(document: Mapping[str, Any], comparison: Comparison | None = None) -> s
     ]
     notes = "".join(f"<li>{escape(note)}</li>" for note in trace["notes"])
     if notes:
-        parts.append(f"<h2>What was assumed</h2><ul>{notes}</ul>")
+        parts.append(f"<h2>Assumptions</h2><ul>{notes}</ul>")
     body = "\n".join(parts)
     return (
         '<!DOCTYPE html>\n<html xmlns="http://www.w3.org/1999/xhtml" lang="en"><head><meta charset="utf-8"/>'

@@ -117,7 +117,7 @@ def panels(document: Mapping[str, Any]) -> list[Panel]:
             [
                 Curve("for prefill", "blue", [(p["at_s"], p["prefill_queue"]) for p in timeline], "steps"),
                 Curve("for decode", "orange", [(p["at_s"], p["decode_waiting"]) for p in timeline], "steps"),
-                Curve("held back", "slate", [(p["at_s"], p["held"]) for p in timeline], "steps"),
+                Curve("queued", "slate", [(p["at_s"], p["held"]) for p in timeline], "steps"),
             ],
             whole=True,
         ),

@@ -247,7 +247,9 @@ def _encode_pool(options: Options, spec: PlannerPolicySpec, others_gpus: int) ->
         return None
     if options.planner not in PLAN_ENCODE:
         known = " or ".join(PLAN_ENCODE)
-        raise ReplayError(f"--planner {options.planner} knows no encode pool: with --encode-milliseconds use {known}")
+        raise ReplayError(
+            f"--planner {options.planner} does not plan encode workers: with --encode-milliseconds, use {known}"
+        )
     bounds, gpus = options.encode_bounds, options.encode_gpus or 1
     workers = options.encode_workers or (bounds[0] if bounds else 1)
     if bounds and not bounds[0] <= workers <= bounds[1]:

@@ -36,7 +36,7 @@ def _service_rows(document: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     found = document["figures"]
     return [
         ("ITL", _three(found["itl_ms"]), "P50 / P90 / P99, ms; every gap"),
-        ("held back", f"{found['held']}", _held(found)),
+        ("queued", f"{found['held']}", _held(found)),
         *_encode_rows(document),
         ("prefilled remotely", f"{found['prefilled_remotely']:.0%}", f"{found['preemptions']} preemptions"),
         ("role switches", f"{found['switches']}", ""),

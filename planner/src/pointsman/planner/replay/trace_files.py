@@ -233,7 +233,7 @@ class _Blocks:
         if self.most < 1:
             raise TraceError(f"{self.beyond}; no block size has that many")
         why = "" if self.said else "which size all of its ids are of is not certain: "
-        raise TraceError(f"{self.beyond}; {why}--block-tokens N says another, {self.most} or less")
+        raise TraceError(f"{self.beyond}; {why}--block-tokens N sets another size, {self.most} or less")
 
     def _fitting(self) -> int | None:
         """The one power of two that fits every request; where none does, the one multiple of 16."""
