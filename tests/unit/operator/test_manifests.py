@@ -286,7 +286,7 @@ def test_the_gateway_is_applied_after_the_rights_it_needs() -> None:
     assert kinds == ["ServiceAccount", "Role", "Service", "PodDisruptionBudget", "RoleBinding", "Deployment"]
     names = {item["metadata"]["name"] for item in objects if item["kind"] != "RoleBinding"}
     assert names == {"chat-gateway"}
-    assert endpoint(service(), INSTALL) == "http://chat-gateway.default.svc:8000/v1"
+    assert endpoint(service()) == "http://chat-gateway.default.svc:8000/v1"
 
 
 def test_a_gateway_outlives_its_endpoint_and_then_its_streams() -> None:

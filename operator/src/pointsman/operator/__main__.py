@@ -143,7 +143,6 @@ def _lead(life: Lifetime, parts: _Parts) -> Reconciler:
         policies=queues.policies,
         announcer=announcer,
         metrics=metrics,
-        install=install,
         resync_s=resync_s,
     )
     groups = ElasticGroups(

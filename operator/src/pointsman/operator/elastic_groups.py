@@ -158,7 +158,7 @@ class ElasticGroups:
         plans = await self._plan_inputs.plans((service.namespace, service.name), service.uid, group.kind)
         policy = await self._policy(group, service, memory, plans, problems)
         view = self._view(group, service, await self._state(service, memory, policy, problems))
-        outcome = group_report(view, problems, endpoint=endpoint(service, self._install), now=self._clock.now())
+        outcome = group_report(view, problems, endpoint=endpoint(service), now=self._clock.now())
         self._tell(service, memory, view, outcome)
         has_news = False
         if not group.spec.paused:  # before the status is written: that makes a new version of the group

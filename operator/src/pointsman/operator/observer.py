@@ -11,6 +11,7 @@ from pointsman.api.credentials import mask_credentials
 from pointsman.api.protocol.control import WorkerState
 from pointsman.api.protocol.names import COMPONENT_LABEL, COMPONENT_WORKER, ROLE_LABEL, ROUTABLE_LABEL, Role
 from pointsman.api.v1alpha1.conditions import Reason
+from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
 from pointsman.kube import resources
 from pointsman.kube.client import Kube, Object
 from pointsman.kube.mirror import Mirror
@@ -58,6 +59,7 @@ class Memory:
     acting_since_s: float  # since when this process has looked at it without finding it paused
     policy: str | None = None  # the PlannerPolicy the service referred to when it was looked at
     policy_said: tuple[int, bool] | None = None  # of which generation it was told, and whether it was being deleted
+    rendered_from: tuple[LLMServiceSpec, Install] | None = None  # from these, worker pods of each role can be made
     token: str | None = None
     nats_problem: Problem | None = None  # what the survey found
     create_problems: list[Problem] = field(default_factory=list)

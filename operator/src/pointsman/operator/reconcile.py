@@ -94,7 +94,6 @@ class Reconciler:
         policies: WorkQueue[PolicyKey],
         announcer: Announcer,
         metrics: OperatorMetrics,
-        install: Install,
         resync_s: float,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
@@ -105,7 +104,6 @@ class Reconciler:
         self._policies = policies
         self._announcer = announcer
         self._metrics = metrics
-        self._install = install
         self._resync_s = resync_s
         self._clock = clock
 
@@ -173,7 +171,7 @@ class Reconciler:
         outcome = report(
             after,
             problems,
-            endpoint=endpoint(service, self._install),
+            endpoint=endpoint(service),
             revision=read.render.revision(Role.DECODE) if read.render else None,
             before=_routed(found.status, routing, inputs.policy),
             now=self._clock.now(),
@@ -194,7 +192,7 @@ class Reconciler:
         memory = self._remember(key, found.metadata.uid)
         service = service_of(found)
         problems = _problems_of_spec(raw, service)
-        render = self._renderer(key, service, found.status.worker_image, problems)
+        render = self._renderer(key, service, memory, found.status.worker_image, problems)
         if service.spec.paused:
             memory.acting_since_s = self._clock.now().timestamp()
         self._follow(key, memory, service)
@@ -270,14 +268,17 @@ class Reconciler:
             self._commands.keep(key, ())
 
     def _renderer(
-        self, key: ServiceKey, service: Service, stored_image: str | None, problems: list[Problem]
+        self, key: ServiceKey, service: Service, memory: Memory, stored_image: str | None, problems: list[Problem]
     ) -> _Renderer | None:
         try:
             adapter = adapter_for(service.spec)
             adapter.check(service.spec)
-            renderer = _Renderer(adapter, service, self._observer.install_of(key, service, adapter, stored_image))
-            for role in service.spec.roles:
-                renderer("probe", role)  # a template that cannot be merged is refused as a whole
+            install = self._observer.install_of(key, service, adapter, stored_image)
+            renderer = _Renderer(adapter, service, install)
+            if memory.rendered_from != (service.spec, install):  # each takes 0.2 ms
+                for role in service.spec.roles:
+                    renderer("probe", role)  # a template that cannot be merged is refused as a whole
+                memory.rendered_from = service.spec, install
         except Refused as error:
             problems.append(Problem(reason=error.reason, message=str(error)))
             return None

@@ -31,9 +31,9 @@ def gateway_objects(service: Service, install: Install) -> list[dict[str, Any]]:
     return [children.stamped(item) for item in (*objects, deployment)]
 
 
-def endpoint(service: Service, install: Install) -> str:
+def endpoint(service: Service) -> str:
     """Where clients reach the service inside the cluster."""
-    host = f"{gateway_name(service.name)}.{service.namespace}.{install.cluster_domain}"
+    host = f"{gateway_name(service.name)}.{service.namespace}.svc"
     return f"http://{host}:{service.spec.gateway.service.port}/v1"
 
 

@@ -18,6 +18,7 @@ from pointsman.operator.core.strategic_merge import strategic_merge
 from pointsman.operator.errors import Refused
 
 _GRACE_MARGIN_S: Final = 15
+_REQUESTS: Final = {"cpu": "250m", "memory": "512Mi"}  # others are set in spec.gateway.template
 _TRUST_MEDIA_OPTIONS: Final = "--trust-request-mm-kwargs"  # vLLM's: clients may set mm_processor_kwargs and so on
 # What the API server cannot refuse for us: it sees these fields only as something that is passed through. From
 # envFrom, unlike from env, a variable of ours that is absent today could be set.
@@ -137,7 +138,7 @@ def _pod_spec(service: Service, install: Install) -> dict[str, Any]:
                     "timeoutSeconds": 10,
                     "failureThreshold": 6,
                 },
-                "resources": {"requests": {"cpu": install.gateway_cpu, "memory": install.gateway_memory}},
+                "resources": {"requests": dict(_REQUESTS)},
                 "securityContext": dict(children.CONTAINER_SECURITY),
                 "terminationMessagePolicy": "FallbackToLogsOnError",
                 "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],

@@ -34,9 +34,6 @@ class Install:
     nats_authenticates: bool = True  # its user and password are in the services' Secrets
     nats_has_private_ca: bool = False  # its certificate is in the services' Secrets
     pod_bind_host: str = "0.0.0.0"
-    cluster_domain: str = "svc"  # http://<service>-gateway.<namespace>.<cluster_domain>
     gateway_linger_seconds: int = 5
-    gateway_cpu: str = "250m"
-    gateway_memory: str = "512Mi"
     log_level: str = "INFO"
     network: Network | None = None  # None: services get no NetworkPolicies
