@@ -9,13 +9,11 @@ the two measured runs differ in the same way, whichever is more.
 """
 
 import asyncio
-import math
 import random
-import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -26,14 +24,14 @@ from bench.rows import Row, finish, options, repeated, row
 from bench.services import one_of_each, served
 from pointsman.local.cluster import LocalCluster
 from pointsman.local.engine.models import ModelSize, ensure_model
-from pointsman.local.traffic import Api, Endpoint, PrefillPath, Prompt, Record, open_loop
+from pointsman.local.traffic import Api, Endpoint, Prompt, Record, open_loop
 from pointsman.planner.core.types import Bounds, Objectives, Policy
 from pointsman.planner.profile import command as profile
 from pointsman.planner.replay.generators import generate, named_shape
 from pointsman.planner.shipped_engines import table_engine, table_network
 from pointsman.planner.simulator.baselines import PLANNERS
 from pointsman.planner.simulator.simulate import simulate
-from pointsman.planner.simulator.types import PrefillPlace, Result, Simulation, Trace
+from pointsman.planner.simulator.types import Floats, Simulation, Trace
 from pointsman.planner.table_files import Table, read_table
 
 COMMAND: Final = "make bench-predicted"
@@ -46,22 +44,8 @@ MOST_PROMPT_TOKENS: Final = 2000
 PREFILL_STEP_TOKENS: Final = 2048  # vLLM's default on CPU
 NOT_LIMITED: Final = ("--field-selector=reason=CpuLimitNotKept", "-o", "jsonpath={.items[*].message}")
 PROFILE_BOUNDS: Final = ("--max-prompt-tokens", "2048", "--max-batch", "8", "--gpu", "cpu")
-
-
-@dataclass(frozen=True, slots=True)
-class Means:
-    """Over the requests of one run, milliseconds. ``remote``: share of prompts computed by the prefill worker.
-
-    ``by_path``: mean TTFT of the prompts computed ``local`` and ``remote``. ``ttft_each``, ``tpot_each``: of each
-    request, in the trace's order; NaN where an answer is one token.
-    """
-
-    ttft_ms: float
-    tpot_ms: float
-    remote: float
-    by_path: Mapping[str, float] = field(default_factory=dict)
-    ttft_each: Sequence[float] = ()
-    tpot_each: Sequence[float] = ()
+Latencies = Mapping[str, Floats]
+"""TTFT and TPOT of each request in milliseconds, in the trace's order; NaN where an answer is one token."""
 
 
 def main(argv: list[str]) -> int:
@@ -72,19 +56,12 @@ def main(argv: list[str]) -> int:
         cores=("600m", 'CPU limit of each worker; "": none, both take what there is of this computer\'s'),
         minutes=(3.0, "of profiling"), seed=(1, "of the first trace"),
     )  # fmt: skip
-    seeds = {asked.seed + number: rate for number, rate in enumerate(asked.rates)}
-    traces = {seed: load(rate, asked.seconds, seed) for seed, rate in seeds.items()}
-    table, runs_of = asyncio.run(measured(traces, asked.minutes, asked.cores or None))
-    found = []
-    for seed, trace in traces.items():
-        runs, said = runs_of[seed], predicted(trace, table)
-        for what, means in (*((f"measured, run {n}", run) for n, run in enumerate(runs, 1)), ("predicted", said)):
-            paths = ", ".join(f"{path} {ms:.0f}" for path, ms in sorted(means.by_path.items()))
-            print(
-                f"{seeds[seed]:g} requests/s, {what}: TTFT {means.ttft_ms:.1f} ms ({paths}), "
-                f"TPOT {means.tpot_ms:.2f} ms, {means.remote:.0%} computed remotely"
-            )
-        found += rows(runs, said, f"{len(trace)} requests at {seeds[seed]:g}/s", repeated(COMMAND, argv))
+    traces = {rate: load(rate, asked.seconds, seed) for seed, rate in enumerate(asked.rates, asked.seed)}
+    table, runs = asyncio.run(measured(traces, asked.minutes, asked.cores or None))
+    found: list[Row] = []
+    for rate, trace in traces.items():
+        what = f"{len(trace)} requests at {rate:g}/s, predicted by the simulator"
+        found += rows(runs[rate], predicted(trace, table), what, repeated(COMMAND, argv))
     return finish("predicted", found)
 
 
@@ -94,49 +71,37 @@ def load(rate: float, seconds: float, seed: int) -> Trace:
     return replace(made, prompt_tokens=np.minimum(made.prompt_tokens, MOST_PROMPT_TOKENS))
 
 
-def rows(runs: Sequence[Means], said: Means, requests: str, command: str = COMMAND) -> list[Row]:
+def rows(runs: Sequence[Latencies], said: Latencies, what: str, command: str = COMMAND) -> Iterator[Row]:
     """For TTFT and for TPOT: the error of the mean, both means, and the mean of the errors of the single requests."""
-    found = []
-    both: tuple[tuple[str, Callable[[Means], float], Callable[[Means], Sequence[float]]], ...] = (
-        ("TTFT", lambda means: means.ttft_ms, lambda means: means.ttft_each),
-        ("TPOT", lambda means: means.tpot_ms, lambda means: means.tpot_each),
-    )
-    for name, measure, each_of in both:
-        values = [measure(run) for run in runs]
-        mean = statistics.fmean(values)
-        limit = max(LEAST_LIMIT, OF_DIFFERENCE * (max(values) - min(values)) / mean)
-        error = abs(measure(said) - mean) / mean
-        each_error, differs = _of_each([each_of(run) for run in runs], each_of(said))
-        each_limit = max(LEAST_LIMIT, OF_DIFFERENCE * differs)
-        what = f"{name} of {requests}, predicted by the simulator"
-        each = f"{name} of each of {requests}, predicted by the simulator: mean of the relative errors"
+    for name in said:
+        each = np.array([run[name] for run in runs])
+        means, mean_said = np.nanmean(each, axis=1), float(np.nanmean(said[name]))
+        error, limit = _error(means, mean_said)
+        each_error, each_limit = _error(each, said[name])
         share = partial(row, unit="of measured", command=command)
-        found += [
-            share(f"mean {what}: relative error", ours=[error], at_most=round(limit, 4)),
-            row(
-                f"mean {what}", "ms", [measure(said)] * len(values), values, peer_name="measured",
-                at_most=round(1 + limit, 4), of_ratio=True, command=command,
-            ),
-            share(each, ours=[each_error], at_most=round(each_limit, 4)),
-        ]  # fmt: skip
-    return found
+        yield share(f"mean {name} of {what}: relative error", ours=[error], at_most=limit)
+        yield row(
+            f"mean {name} of {what}", "ms", [mean_said] * len(runs), [*map(float, means)], peer_name="measured",
+            at_most=round(1 + limit, 4), of_ratio=True, command=command,
+        )  # fmt: skip
+        yield share(f"{name} of each of {what}: mean of the relative errors", ours=[each_error], at_most=each_limit)
 
 
-def _of_each(runs: Sequence[Sequence[float]], said: Sequence[float]) -> tuple[float, float]:
-    """(mean error of the prediction of a single request, how much the runs differ: how well it can be known)."""
-    seen = np.asarray(runs, dtype=float)
-    mean = seen.mean(axis=0)
-    differs = float(np.nanmean((seen.max(axis=0) - seen.min(axis=0)) / mean))
-    return float(np.nanmean(np.abs(np.asarray(said, dtype=float) - mean) / mean)), differs
+def _error(runs: Floats, said: Floats | float) -> tuple[float, float]:
+    """(the mean relative error of what was said, how much it may be: by how much the runs differ)."""
+    mean = runs.mean(axis=0)
+    differs = np.nanmean((runs.max(axis=0) - runs.min(axis=0)) / mean)
+    error = np.nanmean(np.abs(said - mean) / mean)
+    return float(error), round(max(LEAST_LIMIT, OF_DIFFERENCE * float(differs)), 4)
 
 
 # --- measured ---
 
 
 async def measured(
-    traces: Mapping[int, Trace], minutes: float, cores: str | None
-) -> tuple[Table, dict[int, list[Means]]]:
-    """The table of the decode worker, and what clients saw in each run of each trace, by the trace's seed."""
+    traces: Mapping[float, Trace], minutes: float, cores: str | None
+) -> tuple[Table, dict[float, list[Latencies]]]:
+    """The table of the decode worker, and what clients saw in each run of each trace, by its rate."""
     async with LocalCluster() as cluster:
         await asyncio.to_thread(cluster.install)
         manifest = one_of_each(SERVICE, ensure_model(cluster.environment, ModelSize.SMALL), cores)
@@ -145,10 +110,10 @@ async def measured(
                 raise RuntimeError(f'--cores {cores} is not kept here, "" measures without: {broken}')
             table = await asyncio.to_thread(_profiled, cluster.kubeconfig, minutes)
             # The first prompts that move shake hands, and the gateway opens its connections.
-            await _sent(endpoint, load(rate=4, seconds=2, seed=min(traces) + 1), -1)
+            await _sent(endpoint, load(rate=4, seconds=2, seed=0), "warm")
             runs = {
-                seed: [means_of(await _sent(endpoint, trace, seed * RUNS + number)) for number in range(RUNS)]
-                for seed, trace in traces.items()
+                rate: [latencies(await _sent(endpoint, trace, f"{rate} {number}")) for number in range(RUNS)]
+                for rate, trace in traces.items()
             }
     return table, runs
 
@@ -157,55 +122,38 @@ def _profiled(kubeconfig: Path, minutes: float) -> Table:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "table.json"
         which = ["--service", SERVICE, "--kubeconfig", str(kubeconfig), "--minutes", str(minutes), *PROFILE_BOUNDS]
-        ended = profile.main([*which, "--out", str(out)])
-        if ended:
+        if ended := profile.main([*which, "--out", str(out)]):
             raise RuntimeError(f"pointsman profile ended with {ended}")
         return read_table(out)
 
 
-async def _sent(endpoint: Endpoint, trace: Trace, seed: int) -> list[Record]:
+async def _sent(endpoint: Endpoint, trace: Trace, seed: str) -> list[Record]:
+    """The trace, with prompts that nobody has seen."""
     rng = random.Random(f"prompts {seed}")
     requests = []
-    for index, (at_s, length, output) in enumerate(
-        zip(trace.arrival_s, trace.prompt_tokens, trace.output_tokens, strict=True)
-    ):
+    each = zip(trace.arrival_s, trace.prompt_tokens, trace.output_tokens, strict=True)
+    for index, (at_s, length, output) in enumerate(each):
         ids = tuple(rng.choices(range(3, 256), k=int(length)))
         prompt = Prompt(index, Api.COMPLETION, True, int(output), ignore_eos=True, token_ids=ids)
         requests.append((float(at_s), prompt))
     return await open_loop(endpoint, requests)
 
 
-def means_of(records: Sequence[Record]) -> Means:
+def latencies(records: Sequence[Record]) -> Latencies:
     """What clients saw. Raises RuntimeError if a request failed: the others' latencies would not be the trace's."""
     failed = [record.error for record in records if not record.served]
     if failed:
         raise RuntimeError(f"{len(failed)} of {len(records)} requests failed: {failed[0]}")
     in_order = sorted(records, key=lambda record: record.prompt.index)
-    ttft_each = [record.token_seconds[0] * 1000 for record in in_order]
-    tpot_each = [
-        (record.token_seconds[-1] - record.token_seconds[0]) * 1000 / (record.prompt.max_tokens - 1)
-        if record.prompt.max_tokens > 1
-        else math.nan
-        for record in in_order
-    ]
-    return Means(
-        ttft_ms=statistics.fmean(ttft_each),
-        tpot_ms=float(np.nanmean(tpot_each)),
-        ttft_each=ttft_each,
-        tpot_each=tpot_each,
-        remote=statistics.fmean(record.path is PrefillPath.REMOTE for record in records),
-        by_path={
-            path.value: statistics.fmean(r.token_seconds[0] for r in records if r.path is path) * 1000
-            for path in PrefillPath
-            if any(record.path is path for record in records)
-        },
-    )
+    first_s, last_s = (np.array([record.token_seconds[at] for record in in_order]) for at in (0, -1))
+    steps = np.array([float(record.prompt.max_tokens - 1) for record in in_order])
+    return {"TTFT": first_s * 1000, "TPOT": (last_s - first_s) * 1000 / np.where(steps > 0, steps, np.nan)}
 
 
 # --- predicted ---
 
 
-def predicted(trace: Trace, table: Table) -> Means:
+def predicted(trace: Trace, table: Table) -> Latencies:
     """The same trace in the simulator: the profiled engine, no noise, the layout of the service, nobody plans.
 
     The simulated first token is the engine's; a client has it later by what the profile saw requests wait beside it.
@@ -213,27 +161,8 @@ def predicted(trace: Trace, table: Table) -> Means:
     engine = replace(table_engine(table), max_batched_tokens=PREFILL_STEP_TOKENS)
     simulation = Simulation(engine, prefill_workers=1, decode_workers=1, network=table_network(table))
     policy = Policy(objectives=Objectives(1e6, 1e6), max_gpus=2, prefill=Bounds(1, 1), decode=Bounds(1, 1))
-    found = means_of_result(simulate(trace, simulation, policy, PLANNERS["static"]()))
-    late_ms = table.document.request_overhead_ms or 0.0
-    by_path = {path: ms + late_ms for path, ms in found.by_path.items()}
-    ttft_each = [ms + late_ms for ms in found.ttft_each]
-    return replace(found, ttft_ms=found.ttft_ms + late_ms, by_path=by_path, ttft_each=ttft_each)
-
-
-def means_of_result(result: Result) -> Means:
-    """The same means of a simulated run."""
-    return Means(
-        ttft_ms=float(np.mean(result.ttft_s)) * 1000,
-        tpot_ms=float(np.nanmean(result.tpot_s)) * 1000,
-        remote=float(np.mean(result.prefilled == PrefillPlace.REMOTE)),
-        ttft_each=[float(seconds) * 1000 for seconds in result.ttft_s],
-        tpot_each=[float(seconds) * 1000 for seconds in result.tpot_s],
-        by_path={
-            place.name.lower(): float(np.mean(result.ttft_s[result.prefilled == place])) * 1000
-            for place in (PrefillPlace.LOCAL, PrefillPlace.REMOTE)
-            if (result.prefilled == place).any()
-        },
-    )
+    result = simulate(trace, simulation, policy, PLANNERS["static"]())
+    return {"TTFT": result.ttft_s * 1000 + (table.document.request_overhead_ms or 0.0), "TPOT": result.tpot_s * 1000}
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import pytest
 from bench.request_path import ours
-from bench.request_path.__main__ import PEER, peer_command, rows
+from bench.request_path.__main__ import rows
 from bench.request_path.load import Load
 
 from pointsman.gateway.core.index import KvIndex
@@ -16,7 +16,7 @@ def test_ours_measures_every_figure_of_the_rows() -> None:
     found = rows([figures], [peer])
     assert all(each.ours > 0 for each in found)
     assert [each.peer for each in found if each.peer is not None] == [1.0, 2.0, 3.0, 4.0, 5.0]
-    assert found[0].peer_name == PEER
+    assert found[0].peer_name == "Dynamo's RadixTree"
 
 
 def test_the_load_is_the_same_each_time_and_as_large_as_it_says() -> None:
@@ -29,12 +29,6 @@ def test_the_load_is_the_same_each_time_and_as_large_as_it_says() -> None:
     for half, (chain, holders) in zip(SMALL.half_hits(), prompts, strict=True):
         assert index.matches(chain) == {ours.key(worker): 8 for worker in holders}
         assert index.matches(half) == {ours.key(worker): 4 for worker in holders}
-
-
-def test_the_peer_runs_in_an_environment_of_its_own() -> None:
-    command = peer_command("uv", SMALL)
-    assert "--no-project" in command
-    assert '"workers": 4' in command[-1]
 
 
 def test_a_search_that_finds_the_wrong_thing_is_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
