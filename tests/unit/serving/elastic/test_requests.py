@@ -12,7 +12,7 @@ import pytest
 
 from pointsman.serving.elastic.iterations import Sampled
 from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime, extrapolate
-from pointsman.serving.elastic.requests import Ask, Iteration, Refused, Requests, Token
+from pointsman.serving.elastic.requests import Iteration, Refused, Requests, SubmittedRequest, Token
 from pointsman.serving.elastic.types import Settings
 from pointsman.serving.objectives import Objectives
 
@@ -81,7 +81,7 @@ class World:
         """A request comes."""
         length = self.rng.choice((1, 3, 200, *[self.rng.randint(4, 30)] * 5))
         prompt = tuple(self.rng.randrange(9) for _ in range(length))
-        ask = Ask(f"r{number}", prompt, self.rng.randint(1, 9), self.now_s, eos=EOS)
+        ask = SubmittedRequest(f"r{number}", prompt, self.rng.randint(1, 9), self.now_s, eos=EOS)
         tokens: list[int] = []
         while len(tokens) < ask.max_tokens and EOS not in tokens:
             tokens.append(token(ask.id, len(prompt) + len(tokens)))
@@ -324,7 +324,7 @@ def played(seed: int, *, calm: bool = False) -> World:
 def test_only_a_request_without_a_token_can_be_late_with_its_first_one() -> None:
     book = Requests(Settings(objectives=Objectives(ttft_s=2.0, tpot_s=0.1, ttft_s_per_prompt_token=0.01)), settle_s=0)
     book.join("i-0", 100, 0)
-    book.add(Ask("r", (0,) * 10, 5, arrival_s=1.0))
+    book.add(SubmittedRequest("r", (0,) * 10, 5, arrival_s=1.0))
     (waiting,) = book.snapshot(2.0).waiting
     assert waiting.ttft_left_s == 1.0 + 2.0 + 0.1 - 2.0
     (prefill,) = book.next_round(2.0, MODEL).iterations
@@ -340,7 +340,7 @@ def test_pauses_of_instances_in_a_long_answer_are_not_taken_for_its_fault(tokens
     """A pause of more than 2 s breaks an iteration; a request that breaks all its iterations is refused."""
     book = Requests(Settings(), settle_s=0)
     book.join("i-0", 100, 0)
-    book.add(Ask("r", (0,) * 10, 40, arrival_s=0.0))
+    book.add(SubmittedRequest("r", (0,) * 10, 40, arrival_s=0.0))
     refused, now_s = False, 0.0
     for number in range(20):
         now_s += 1.0

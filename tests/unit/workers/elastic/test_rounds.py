@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from pointsman.serving.elastic.iterations import Sampled
 from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime
-from pointsman.serving.elastic.requests import Ask, Refused, Token
+from pointsman.serving.elastic.requests import Refused, SubmittedRequest, Token
 from pointsman.serving.elastic.types import Settings
 from pointsman.workers.elastic.manager import rounds as module
 from pointsman.workers.elastic.manager.latency_store import Measured, read_measured
@@ -88,8 +88,8 @@ def hello(ordinal: int) -> Hello:
     return Hello(f"g-{ordinal}", f"boot-{ordinal}", "127.0.0.1:1", SLOTS, {})
 
 
-def ask(name: str, tokens: int = 3, most: int = 4) -> Ask:
-    return Ask(name, tuple(range(tokens)), most, 0.0)
+def ask(name: str, tokens: int = 3, most: int = 4) -> SubmittedRequest:
+    return SubmittedRequest(name, tuple(range(tokens)), most, 0.0)
 
 
 def finished(instances: Instances) -> list[str]:

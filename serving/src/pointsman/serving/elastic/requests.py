@@ -28,7 +28,7 @@ _MEAN_OF: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class SubmittedRequest:
     """A request as it came. ``eos``: the token that ends it without being told; ``arrival_s``: on any one clock."""
 
     id: str
@@ -113,7 +113,7 @@ class Slots:
 
 @dataclass(slots=True)
 class _Request:
-    ask: Ask
+    ask: SubmittedRequest
     generated: list[int] = field(default_factory=list)
     kv: dict[str, int] = field(default_factory=dict)  # tokens by instance
     under_way: int = 0  # iterations that touch it
@@ -171,7 +171,7 @@ class Requests:
         """From the next round on, instances are vacated where a prefill gains more than their KV takes to move."""
         self._settings = replace(self._settings, migration_s_per_token=move_s_per_token)
 
-    def add(self, ask: Ask) -> None:
+    def add(self, ask: SubmittedRequest) -> None:
         """A request arrives."""
         self._requests[ask.id] = _Request(ask)
 

@@ -11,7 +11,7 @@ from pointsman.planner.simulator.elastic.types import Times
 from pointsman.planner.simulator.events import Events
 from pointsman.serving.elastic.iterations import Sampled
 from pointsman.serving.elastic.latency_model import LatencyModel
-from pointsman.serving.elastic.requests import SETTLE_S, Ask, Iteration, Refused, Requests, Token
+from pointsman.serving.elastic.requests import SETTLE_S, Iteration, Refused, Requests, SubmittedRequest, Token
 from pointsman.serving.elastic.step_sums import TERMS, StepSums
 from pointsman.serving.elastic.types import Settings
 
@@ -103,7 +103,7 @@ class Serving:
 
     def arrive(self, request: str, prompt_tokens: int, output_tokens: int) -> None:
         """A request comes."""
-        self.book.add(Ask(request, Zeros(prompt_tokens), output_tokens, self._events.now_s))
+        self.book.add(SubmittedRequest(request, Zeros(prompt_tokens), output_tokens, self._events.now_s))
         self.plan()
 
     # --- rounds ---

@@ -25,7 +25,7 @@ from vllm.v1.outputs import LogprobsLists
 
 from pointsman.api.protocol.elastic import ElasticObjectives, ElasticState
 from pointsman.serving.elastic.iterations import Sampled, Sampling
-from pointsman.serving.elastic.requests import Ask, Refused, Token
+from pointsman.serving.elastic.requests import Refused, SubmittedRequest, Token
 from pointsman.serving.elastic.types import Settings
 from pointsman.workers.elastic.manager import supported
 from pointsman.workers.elastic.manager.discovery import follow_file, follow_presence
@@ -108,7 +108,7 @@ class ElasticCore(EngineCoreClient):  # type: ignore[misc]  # vLLM is in the eng
         if params is None or request.prompt_token_ids is None or request.mm_features or request.lora_request:
             raise VLLMValidationError("an elastic group answers texts with texts, without adapters")
         self._rounds.add(
-            Ask(
+            SubmittedRequest(
                 request.request_id,
                 tuple(request.prompt_token_ids),
                 params.max_tokens or 1,

@@ -20,7 +20,7 @@ from pointsman.api.protocol.elastic import (
 from pointsman.process.clock import SYSTEM_CLOCK, Clock
 from pointsman.serving.elastic.iterations import Move, Prompt
 from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime
-from pointsman.serving.elastic.requests import Ask, Iteration, Refused, Requests, Token
+from pointsman.serving.elastic.requests import Iteration, Refused, Requests, SubmittedRequest, Token
 from pointsman.serving.elastic.types import Settings
 from pointsman.serving.objectives import Objectives
 from pointsman.workers.elastic.manager.latency_store import Measured, keep_measured, read_measured
@@ -80,7 +80,7 @@ class Rounds:
 
     # --- the front ---
 
-    def add(self, ask: Ask) -> None:
+    def add(self, ask: SubmittedRequest) -> None:
         """A request arrives."""
         self._requests.add(ask)
         self._changed.set()
