@@ -9,7 +9,7 @@ ARGS ?=
 # Two processes; the tests of a file stay together with what they share. ARGS="-n 0" runs them in one.
 PARALLEL := -n 2 --dist loadfile
 
-.PHONY: help programs-needed computer commit-hook quickstart quickstart-picture quickstart-elastic quickstart-multimodal test lint unit browser programs integration engine messages verify verify-path verify-elastic verify-multimodal verify-operator crds dashboards tuning bench bench-foundation bench-request-path bench-planner bench-planner-dynamo bench-scraping bench-predicted bench-overload bench-forecast bench-seasonal bench-kv-feed bench-elastic bench-elastic-gpu bench-elastic-paper bench-elastic-planned bench-elastic-simulated bench-multimodal bench-streaming bench-report replays format sync clean
+.PHONY: help programs-needed computer commit-hook quickstart quickstart-picture quickstart-elastic quickstart-multimodal test lint unit browser programs integration engine messages verify verify-path verify-elastic verify-multimodal verify-operator crds dashboards tuning bench bench-foundation bench-request-path bench-planner bench-planner-dynamo bench-scraping bench-predicted bench-overload bench-forecast bench-seasonal bench-kv-feed bench-elastic bench-elastic-gpu bench-elastic-paper bench-elastic-planned bench-multimodal bench-streaming bench-report replays format sync clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -102,7 +102,7 @@ verify-multimodal: programs ## the long forms of images: kills of encode workers
 verify-operator: programs ## the long forms of the operator: killed at hundreds of seeded points; writes the same file
 	@$(RUN) pytest tests/integration tests/engine -m verify_operator --timeout 3600 $(ARGS)
 
-BENCHES := bench-foundation bench-scraping bench-streaming bench-request-path bench-overload bench-predicted bench-forecast bench-seasonal bench-kv-feed bench-elastic bench-elastic-gpu bench-elastic-paper bench-elastic-planned bench-elastic-simulated bench-multimodal bench-planner bench-planner-dynamo
+BENCHES := bench-foundation bench-scraping bench-streaming bench-request-path bench-overload bench-predicted bench-forecast bench-seasonal bench-kv-feed bench-elastic bench-elastic-gpu bench-elastic-paper bench-elastic-planned bench-multimodal bench-planner bench-planner-dynamo
 
 bench: ## all benchmarks and their report, hours; ends with an error if one did or a target of the last is missed
 	@failed=0; for each in $(BENCHES); do $(MAKE) $$each || failed=1; done; $(MAKE) bench-report; exit $$failed
@@ -131,20 +131,17 @@ bench-overload: sync ## an overload without and with flow control, real engines;
 bench-kv-feed: sync ## time until a gateway knows the caches of eight busy workers, two minutes; writes bench/results/kv_feed.json
 	@$(RUN) python -m bench.kv_feed $(ARGS)
 
-bench-elastic: sync ## elastic groups: batching, growing, shrinking, and goodput beside static groups, an hour (ARGS="--iterations-only": five minutes); writes bench/results/elastic.json
+bench-elastic: sync ## elastic groups: growing, shrinking, and goodput beside static groups, an hour (ARGS="--iterations-only": five minutes); writes bench/results/elastic.json
 	@$(RUN) python -m bench.elastic $(ARGS)
 
 bench-elastic-gpu: sync ## the elastic engine on an NVIDIA GPU: its tokens and times, ten minutes; nothing where there is no GPU (ARGS="--help"); writes bench/results/elastic_gpu.json
 	@$(RUN) python -m bench.elastic.gpu $(ARGS)
 
-bench-elastic-paper: sync ## LoongServe's evaluation in simulated time, with our manager, half an hour of a core (ARGS="--mixes Mixed"); writes bench/results/elastic_paper.json
+bench-elastic-paper: sync ## LoongServe's evaluation in simulated time, with our manager, half an hour of a core (ARGS="--parts Mixed"); writes bench/results/elastic_paper.json
 	@$(RUN) python -m bench.elastic.paper $(ARGS)
 
-bench-elastic-planned: sync ## LoongServe's mixes over a day in simulated time, with the planner and with fixed instances, twenty minutes of a core (ARGS="--mixes Mixed"); writes bench/results/elastic_planned.json
+bench-elastic-planned: sync ## LoongServe's mixes over a day in simulated time, with the planner and with fixed instances, twenty minutes of a core (ARGS="--parts Mixed"); writes bench/results/elastic_planned.json
 	@$(RUN) python -m bench.elastic.planned $(ARGS)
-
-bench-elastic-simulated: sync ## goodput of two elastic instances in simulated time, some minutes; writes bench/results/elastic_simulated.json
-	@$(RUN) python -m bench.elastic.simulated_goodput
 
 bench-multimodal: sync ## embeddings between workers by each transport, and input broadcasts between ranks in each mode, eleven minutes; writes bench/results/{embedding_transfer,input_broadcast}.json
 	@failed=0; for each in transfer broadcast; do $(RUN) python -m bench.multimodal.$$each || failed=1; done; exit $$failed

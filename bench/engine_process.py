@@ -18,7 +18,7 @@ class EngineProcess:
     def __init__(self, environment: EngineEnvironment, module: str, *arguments: str, **variables: str) -> None:
         self._module = module
         of_process = environment.variables() | variables
-        of_process["PYTHONPATH"] += f":{ROOT}"
+        of_process["PYTHONPATH"] += f":{ROOT}:{ROOT / 'tests'}"
         command = [str(environment.python), "-m", module, *arguments]
         self._process = subprocess.Popen(
             command, env=of_process, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

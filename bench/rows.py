@@ -9,8 +9,9 @@ import json
 import lzma
 import shlex
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,22 @@ def finish(name: str, rows: Sequence[Row]) -> int:
         print(f"{'met   ' if each.met else 'MISSED'} {ours}{beside} (target {each.target})")
     print(f"wrote {path}")
     return 0 if all(each.met for each in rows) else 1
+
+
+def measure_parts(
+    name: str, command: str, description: str | None, argv: Sequence[str], parts: Mapping[str, Callable[[], list[Row]]]
+) -> int:
+    """Measure the parts that ``argv`` names, by default all, and write their rows beside those kept of the others.
+
+    A part's rows are named after it: "Mixed: goodput". Returns 1 if a target was missed.
+    """
+    chosen = options(command, description, argv, parts=((*parts,), "what is measured again")).parts
+    before = read(RESULTS / f"{name}.json")
+    rows = {part: [each for each in before if each.name.startswith(f"{part}:")] for part in parts}
+    for part in chosen:
+        rows[part] = parts[part]()
+        write(name, [*chain(*rows.values())])
+    return finish(name, [*chain(*rows.values())])
 
 
 # --- kept measurements ---

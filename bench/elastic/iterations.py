@@ -1,110 +1,161 @@
-"""Single iterations, timed: what it costs that a group shrinks after a prefill and grows while it decodes, and what it
-brings that members attend over the keys at hand while queries travel.
+"""Single iterations of two elastic instances without a manager, timed: what it costs that a group shrinks after a
+prefill and grows while it decodes, and how well the fitted model predicts prefills of other lengths.
+
+    python -m bench.elastic.iterations MODEL_FOLDER
+
+Prints the rows as JSON. Runs in the engine environment.
 """
 
-import statistics
+import asyncio
+import json
+import math
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
+from random import Random
+from statistics import median
 from typing import Final
 
-from bench.elastic.instances import Environment, Instances, prompt, running_instances
-from bench.elastic.latency import latency_rows
 from bench.rows import Row, row
-from pointsman.serving.elastic.iterations import Step
+from engine.elastic.members import Members
+from pointsman.serving.elastic.iterations import Prompt, Step
+from pointsman.serving.elastic.latency_model import LARGEST_ERROR, PrefillTime
+from pointsman.workers.elastic.manager.profiling import batches_up_to, measure_degree
 
+COMMAND: Final = "make bench-elastic"
 PROMPT_TOKENS: Final = 2048
+SLOTS: Final = 3 * PROMPT_TOKENS
 PAIRS: Final = 30
 BATCH: Final = 4
 CONTEXT_TOKENS: Final = 256
-STEPS: Final = 12  # of a pair; the median counts
-OVERLAP_TOKENS: Final = 1024  # of each request, half of them on each instance
-OVERLAP_STEPS: Final = 6
-AWAITING: Final = "bench.elastic.awaiting_instance"
+STEPS: Final = 12
+AT_ONCE: Final = 16  # prompts of a batch before decode steps
+BATCHES: Final = 20
+REPEATS: Final = 3
+VOCABULARY: Final = 90
 
 
-async def iteration_rows(environment: Environment, model: Path, folder: Path, command: str) -> list[Row]:
-    """The rows of two instances."""
-    slots = 3 * PROMPT_TOKENS
-    async with running_instances(environment, model, folder, 2, slots=slots) as instances:
-        scaling = [await scale_down_row(instances, command), await scale_up_row(instances, command)]
-        return [*scaling, *await latency_rows(instances, slots, command)]
+def main(model: Path) -> None:
+    """All of it, on CPU."""
+    with closing(Members(model, 2, SLOTS)) as members:
+        rows = [scale_down_row(members), scale_up_row(members)]
+        rows += [latency_row(members, degree, SLOTS)[0] for degree in (1, 2)]
+    print(json.dumps({"rows": [asdict(each) for each in rows]}))
 
 
-async def scale_down_row(instances: Instances, command: str) -> Row:
+def prompt(request: str, tokens: int, owners: Sequence[int], seed: int = 0) -> Prompt:
+    """A drawn prompt, of whose KV all ``owners`` keep equal shares."""
+    rng = Random(f"{seed}/{tokens}")
+    share, more = divmod(tokens, len(owners))
+    kept = tuple((owner, share + (number < more)) for number, owner in enumerate(owners))
+    return Prompt(request, tuple(rng.randrange(VOCABULARY) for _ in range(tokens)), kept)
+
+
+def iterate_s(members: Members, degree: int, prompts: Sequence[Prompt] = (), steps: Sequence[Step] = ()) -> float:
+    """Seconds of an iteration of the first ``degree`` members."""
+    began_s = time.monotonic()
+    members.iterate(range(degree), prompts, steps)
+    return time.monotonic() - began_s
+
+
+def prefill_s(members: Members, degree: int, prompts: Sequence[Prompt]) -> float:
+    """Seconds of a prefill, whose KV is freed then."""
+    took_s = iterate_s(members, degree, prompts)
+    for each in prompts:
+        members.asked("release", each.request)
+    return took_s
+
+
+def decode_s(members: Members, degree: int, owners: Sequence[int], batch: int, context: int) -> list[float]:
+    """Seconds of decode steps: of requests that ``owners`` have prefilled, each of which gets one of the first
+    ``degree`` members as its master.
+    """
+    requests = [f"d-{number}" for number in range(batch)]
+    prompts = [prompt(request, context, owners, number) for number, request in enumerate(requests)]
+    for first in range(0, batch, AT_ONCE):
+        members.iterate(owners, prompts[first : first + AT_ONCE], ())
+    took = []
+    for number in range(STEPS):
+        steps = []
+        for place, request in enumerate(requests):
+            master = place % degree
+            holders = {*owners, master} if number else {*owners}
+            steps.append(Step(request, 7, context + number, master, tuple(sorted(holders))))
+        took.append(iterate_s(members, degree, steps=steps))
+    for request in requests:
+        members.asked("release", request)
+    return took[2:]  # the first ones shake hands
+
+
+def scale_down_row(members: Members) -> Row:
     """The same prefill by both: its KV kept by one of them, or by both as it was computed."""
-    names = list(instances.hellos)
-    half = PROMPT_TOKENS // 2
 
-    async def seconds(owners: list[tuple[int, int]], number: int) -> float:
-        request = f"p-{number}"
-        took_s = await instances.iterate(names, [prompt(request, PROMPT_TOKENS, owners)])
-        await instances.release(request)
-        return took_s
+    def seconds(owners: Sequence[int]) -> float:
+        return prefill_s(members, 2, [prompt("p", PROMPT_TOKENS, owners)])
 
+    seconds((0, 1))  # the first group shakes hands
     shrunk, kept = list[float](), list[float]()
-    await seconds([(0, half), (1, half)], -1)  # the first group shakes hands
     for number in range(PAIRS):
-        sides = [(shrunk, [(0, PROMPT_TOKENS)]), (kept, [(0, half), (1, half)])]
-        for place, (found, owners) in enumerate(sides if number % 2 else sides[::-1]):
-            found.append(await seconds(owners, 2 * number + place))
+        sides = [(shrunk, (0,)), (kept, (0, 1))]
+        for found, owners in sides if number % 2 else sides[::-1]:
+            found.append(seconds(owners))
     return row(
         f"prefill of {PROMPT_TOKENS} tokens by two instances, KV kept by one", "s", shrunk,
-        peer=kept, peer_name="KV kept by both", of_ratio=True, at_most=1.02, command=command,
+        peer=kept, peer_name="KV kept by both", of_ratio=True, at_most=1.02, command=COMMAND,
     )  # fmt: skip
 
 
-async def scale_up_row(instances: Instances, command: str) -> Row:
+def scale_up_row(members: Members) -> Row:
     """The same decode steps by one instance, and by two of which the second masters half of the requests."""
-    names = list(instances.hellos)
-    requests = [f"d-{number}" for number in range(BATCH)]
     grown, alone = list[float](), list[float]()
-    for pair in range(PAIRS // 3):
-        for found, members in (
-            ((alone, names[:1]), (grown, names)) if pair % 2 else ((grown, names), (alone, names[:1]))
-        ):
-            prompts = [prompt(each, CONTEXT_TOKENS, [(0, CONTEXT_TOKENS)], seed) for seed, each in enumerate(requests)]
-            await instances.iterate(names[:1], prompts)
-            took = []
-            holders: dict[str, tuple[int, ...]] = dict.fromkeys(requests, (0,))
-            for number in range(STEPS):
-                steps = []
-                for place, request in enumerate(requests):
-                    master = place % len(members)
-                    steps.append(Step(request, 7, CONTEXT_TOKENS + number, master, holders[request]))
-                    holders[request] = tuple(sorted({*holders[request], master}))
-                took.append(await instances.iterate(members, steps=steps))
-            await instances.release(*requests)
-            found.append(statistics.median(took[2:]))  # the first ones shake hands
+    for number in range(PAIRS // 3):
+        sides = [(grown, 2), (alone, 1)]
+        for found, degree in sides[::-1] if number % 2 else sides:
+            found.append(median(decode_s(members, degree, (0,), BATCH, CONTEXT_TOKENS)))
     return row(
         f"decode step of {BATCH} requests after a second instance joined", "s", grown,
-        peer=alone, peer_name="one instance", of_ratio=True, at_most=1.10, command=command,
+        peer=alone, peer_name="one instance", of_ratio=True, at_most=1.10, command=COMMAND,
     )  # fmt: skip
 
 
-async def overlap_rows(environment: Environment, model: Path, folder: Path, command: str) -> list[Row]:
-    """The same steps of two instances that overlap exchanges with attention, and of two that await them, in turns."""
-    slots = BATCH * (OVERLAP_TOKENS + PAIRS * OVERLAP_STEPS)
-    requests = [f"o-{number}" for number in range(BATCH)]
-    half = OVERLAP_TOKENS // 2
-    prompts = [prompt(each, OVERLAP_TOKENS, [(0, half), (1, half)], seed) for seed, each in enumerate(requests)]
+def latency_row(
+    members: Members, degree: int, slots: int, longest: int = PROMPT_TOKENS, served: int = PROMPT_TOKENS
+) -> tuple[Row, PrefillTime]:
+    """The relative error of each batch that was held out, and the model that was fitted.
 
-    async def median_s(instances: Instances, pair: int) -> float:
-        took = []
-        for number in range(pair * OVERLAP_STEPS, (pair + 1) * OVERLAP_STEPS):
-            position = OVERLAP_TOKENS + number
-            steps = [Step(each, 7, position, place % 2, (0, 1)) for place, each in enumerate(requests)]
-            took.append(await instances.iterate(list(instances.hellos), steps=steps))
-        return statistics.median(took)
+    ``longest``: tokens of a batch that is held out, at most; ``served``: of the longest prompt that the manager serves.
+    """
 
-    async with (
-        running_instances(environment, model, folder, 2, slots) as ours,
-        running_instances(environment, model, folder, 2, slots, program=AWAITING, network=8) as theirs,
-    ):
-        for each in (ours, theirs):
-            await each.iterate(list(each.hellos), prompts)
-        found: dict[bool, list[float]] = {True: [], False: []}
-        for pair in range(PAIRS):
-            for kind in (pair % 2 == 0, pair % 2 == 1):
-                found[kind].append(await median_s(ours if kind else theirs, pair))
-    name = f"decode step of {BATCH} requests of {OVERLAP_TOKENS} tokens on two instances"
-    peer_name = "exchanges awaited before attention"
-    return [row(name, "s", found[True], found[False], peer_name=peer_name, of_ratio=True, at_most=1.0, command=command)]
+    async def measure(prompts: Sequence[Prompt]) -> float:
+        return prefill_s(members, degree, prompts)
+
+    model = asyncio.run(measure_degree(measure, degree, slots, served))  # as the manager measures
+    errors = []
+    for lengths in held_out(longest):
+        prompts = [prompt(f"h-{number}", tokens, range(degree)) for number, tokens in enumerate(lengths)]
+        took_s = min(prefill_s(members, degree, prompts) for _ in range(REPEATS))
+        predicted_s = model.seconds(sum(lengths), sum(length**2 for length in lengths))
+        errors.append(abs(predicted_s - took_s) / took_s)
+    found = row(
+        f"error of the predicted time of prefills on {degree} of two instances, {BATCHES} batches held out",
+        "of the time", errors, of_means=True, at_most=LARGEST_ERROR, command=COMMAND,
+    )  # fmt: skip
+    return found, model
+
+
+def held_out(longest: int) -> list[list[int]]:
+    """Batches of one to three prompts, whose lengths are drawn and not among those that the model is fitted to."""
+    rng, fitted = Random(1), {length for lengths in batches_up_to(longest) for length in lengths}
+    found: list[list[int]] = []
+    while len(found) < BATCHES:
+        lengths = [round(math.exp(rng.uniform(math.log(48), math.log(longest)))) for _ in range(rng.randint(1, 3))]
+        if fitted.isdisjoint(lengths) and sum(lengths) <= longest:
+            found.append(lengths)
+    return found
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,167 +1,118 @@
-"""``make bench-elastic-paper``: LoongServe's evaluation in simulated time, with Pointsman's own manager."""
+"""``make bench-elastic-paper``: LoongServe's evaluation in simulated time, with Pointsman's own manager.
+
+Eight A800-80GB GPUs, and the systems that share them in turn.
+"""
 
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from statistics import mean
 from typing import Final
 
-from bench.elastic.paper_mixes import L_EVAL, LV_EVAL, SHARE_GPT, Mix, Zipf, mixed
-from bench.elastic.paper_search import Judged, Measure, Objectives, Tally, find_rates, mixes_and_seeds
-from bench.elastic.paper_systems import (
-    CHUNKED,
-    ELASTIC,
-    ELASTIC_WITH_OBJECTIVES,
-    FIXED_SP,
-    ONE_TP8,
-    REFERENCE,
-    REPLICAS,
-    STATIC_PD,
-    TP8,
-    Candidate,
-    Served,
-)  # fmt: skip
-from bench.elastic.simulation import Outcome, Run
-from bench.rows import RESULTS, Row, finish, read, row, write
+from bench.elastic.paper_costs import SequenceParallel, TensorParallel
+from bench.elastic.paper_mixes import L_EVAL, LV_EVAL, SHARE_GPT, Mix, mixed, zipf
+from bench.elastic.paper_search import ABLATION, INPUT, MEASURES, Judged, Tally, find_rates, objectives_of
+from bench.elastic.paper_static import OneEngine, PrefillDecode
+from bench.elastic.simulation import Group
+from bench.rows import RESULTS, Row, measure_parts, row
+from pointsman.serving.elastic.types import Settings
 
 COMMAND: Final = "make bench-elastic-paper"
 PATH: Final = RESULTS / "elastic_paper.json"
-PEERS: Final = (TP8, CHUNKED, STATIC_PD, FIXED_SP)
-ABLATION_PEERS: Final = (ONE_TP8, FIXED_SP, REPLICAS)
-MEASURES: Final = (Measure.TOTAL, Measure.INPUT, Measure.ALL, Measure.GOODPUT)
-SHORT_MEASURES: Final = (Measure.INPUT,)  # a run of seconds cannot be late by the others
-ABLATION_MEASURES: Final = (Measure.ABLATION,)
+SEEDS: Final = (1, 2, 3)
+REFUSED: Final = "refused, too long for its memory"
+
+CHUNKS: Final = (256, 512, 2048, 4096, 16384)
+"""Sizes that chunked prefill is tried with: the paper's artifact uses these, but 4096."""
+
+Served = Group | OneEngine | PrefillDecode
+
+Systems = Mapping[str, Sequence[Served]]
+"""By name in the results; of several variants the best one counts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Experiment:
-    """A mix, what it is judged by, and beside whom."""
-
-    mix: Mix
-    measures: tuple[Measure, ...]
-    peers: tuple[Candidate, ...]
-    ours: Candidate = ELASTIC
-    variant: str = ""
-
-    @property
-    def name(self) -> str:
-        """Of its rows."""
-        return self.mix.name + self.variant
+def elastic(tensor_parallel: int, domains: tuple[int, ...], degrees: Sequence[int]) -> Group:
+    """Pointsman's own book and rounds; ``degrees``: of the groups that may form, ``domains``: see Group."""
+    one = TensorParallel(tensor_parallel)
+    times = SequenceParallel(one)
+    settings = Settings(migration_s_per_token=one.send_s(1), min_degree=min(degrees))
+    return Group(domains, one.slots, times.latency_model(degrees), times, settings)
 
 
-_SHARE_GPT: Final = Mix("ShareGPT", SHARE_GPT, 8, 160.0)
+ELASTIC: Final = elastic(2, (0, 0, 0, 0), (1, 2, 3, 4))
+FIXED_SP: Final = elastic(2, (0, 0, 0, 0), (4,))
+PEERS: Final[Systems] = {
+    "TP8 as vLLM": [OneEngine(TensorParallel(8))],
+    "TP8 with chunked prefill": [OneEngine(TensorParallel(8), each) for each in CHUNKS],
+    "static P/D": [PrefillDecode(TensorParallel(4))],
+    "fixed TP2 x SP4": [FIXED_SP],
+}
+ABLATION_PEERS: Final[Systems] = {
+    "TP8, same code": [elastic(8, (0,), (1,))],
+    "fixed TP2 x SP4": [FIXED_SP],
+    "4 x TP2": [elastic(2, (0, 1, 2, 3), (1,))],
+}
 
-EXPERIMENTS: Final = (
-    Experiment(_SHARE_GPT, SHORT_MEASURES, PEERS),
-    Experiment(_SHARE_GPT, SHORT_MEASURES, PEERS, ELASTIC_WITH_OBJECTIVES, ", objectives known"),
-    Experiment(Mix("L-Eval", L_EVAL, 600, 0.5), MEASURES, PEERS),
-    Experiment(Mix("LV-Eval", LV_EVAL, 2400, 0.1), MEASURES, PEERS),
-    Experiment(Mix("Mixed", mixed, 1200, 0.2), MEASURES, PEERS),
-    Experiment(Mix("Zipf 1.0", Zipf(1.0), 400, 0.8), ABLATION_MEASURES, ABLATION_PEERS),
-    Experiment(Mix("Zipf 1.2", Zipf(1.2), 200, 2.0), ABLATION_MEASURES, ABLATION_PEERS),
-    Experiment(Mix("Zipf 1.4", Zipf(1.4), 100, 4.0), ABLATION_MEASURES, ABLATION_PEERS),
+EXPERIMENTS: Final[Sequence[tuple[Mix, Sequence[str], Systems]]] = (
+    (Mix("ShareGPT", SHARE_GPT, 8, 160.0), [INPUT], PEERS),  # a run of seconds cannot be late by other measures
+    (Mix("L-Eval", L_EVAL, 600, 0.5), MEASURES, PEERS),
+    (Mix("LV-Eval", LV_EVAL, 2400, 0.1), MEASURES, PEERS),
+    (Mix("Mixed", mixed, 1200, 0.2), MEASURES, PEERS),
+    (Mix("Zipf 1.0", zipf(1.0), 400, 0.8), [ABLATION], ABLATION_PEERS),
+    (Mix("Zipf 1.2", zipf(1.2), 200, 2.0), [ABLATION], ABLATION_PEERS),
+    (Mix("Zipf 1.4", zipf(1.4), 100, 4.0), [ABLATION], ABLATION_PEERS),
 )
 
 
-class Refuses(Exception):
-    """A system has too little memory for some request."""
-
-    def __init__(self, share: float) -> None:
-        super().__init__(share)
-        self.share = share
+def refused(served: Served, mix: Mix) -> float:
+    """The share of the requests that a system has too little memory for."""
+    return mean(each.kv_tokens > served.capacity for each in mix.draw(mix.first_rate, SEEDS[0]))
 
 
-class _Hopeless(Exception):
-    """Every measure is above 1, whatever else happens."""
+def rates(variants: Sequence[Served], mix: Mix, measures: Sequence[str]) -> dict[str, list[float]]:
+    """By measure and seed. The variant is chosen by the first seed, for each measure."""
+    objectives = objectives_of(mix)
+
+    def judge(served: Served, seed: int, rate: float) -> Judged:
+        asked = mix.draw(rate, seed)
+        tally = Tally(objectives, len(asked))
+        for outcome in served.outcomes(asked):
+            tally.add(outcome)
+            if min(tally.judged[each] for each in measures) > 1:
+                break  # without the rest of it, which takes long
+        return tally.judged
+
+    @cache
+    def found(number: int, seed: int) -> dict[str, float]:
+        return find_rates(partial(judge, variants[number], seed), measures, mix.first_rate)
+
+    best = {each: max(range(len(variants)), key=lambda number: found(number, SEEDS[0])[each]) for each in measures}
+    return {each: [found(best[each], seed)[each] for seed in SEEDS] for each in measures}
 
 
-def judge(served: Served, experiment: Experiment, objectives: Objectives, rate: float, seed: int) -> Judged:
-    """Raises Refuses."""
-    asked = experiment.mix.draw(rate, seed)
-    tally = Tally(objectives, len(asked))
-
-    def ended(outcome: Outcome) -> None:
-        tally.add(outcome)
-        if min(tally.judged[each] for each in experiment.measures) > 1:
-            raise _Hopeless
-
-    if isinstance(served, Run):
-        with suppress(_Hopeless):  # without the rest of it, which takes long
-            served.outcomes(asked, ended)
-    else:
-        for each in served.outcomes(asked):
-            tally.add(each)
-    if tally.refused:
-        raise Refuses(tally.refused / len(asked))
-    return tally.judged
-
-
-def rates(candidate: Candidate, experiment: Experiment, seeds: Sequence[int]) -> dict[Measure, list[float]]:
-    """By measure and seed. The variant is chosen by the first seed, for each measure. Raises Refuses."""
-    mix, measures = experiment.mix, experiment.measures
-    objectives = Objectives.of(mix, REFERENCE)
-
-    def found(variant: Served, seed: int) -> dict[Measure, float]:
-        return find_rates(lambda rate: judge(variant, experiment, objectives, rate, seed), measures, mix.first_rate)
-
-    first = [found(variant, seeds[0]) for variant in candidate.variants]
-    best = {each: max(range(len(first)), key=lambda number: first[number][each]) for each in measures}
-    later = {
-        (number, seed): found(candidate.variants[number], seed) for number in set(best.values()) for seed in seeds[1:]
-    }
-    return {
-        each: [first[best[each]][each], *(later[best[each], seed][each] for seed in seeds[1:])] for each in measures
-    }
-
-
-def rows_of(experiment: Experiment, seeds: Sequence[int], command: str) -> list[Row]:
+def rows_of(mix: Mix, measures: Sequence[str], peers: Systems) -> list[Row]:
     """A row for each peer and measure: the target is that the elastic group is first."""
-    ours = _timed(experiment.ours, experiment, seeds)
-    beside = partial(row, of_ratio=True, of_means=True, at_least=1.0, command=command)
+    beside = partial(row, of_ratio=True, of_means=True, at_least=1.0, command=COMMAND)
+    ours = rates([ELASTIC], mix, measures)
     rows = []
-    for peer in experiment.peers:
-        try:
-            theirs = _timed(peer, experiment, seeds)
-        except Refuses as refuses:
-            name, peer_name = f"{experiment.name}: refused, too long for its memory", peer.name
-            share = [refuses.share]
-            rows.append(row(name, "of requests", [0.0], share, peer_name=peer_name, at_most=0, command=command))
+    for peer, variants in peers.items():
+        if share := refused(variants[0], mix):
+            name = f"{mix.name}: {REFUSED}"
+            rows.append(row(name, "of requests", [0.0], [share], peer_name=peer, at_most=0, command=COMMAND))
             continue
-        for measure in experiment.measures:
-            name = f"{experiment.name}: {measure}"
-            rows.append(beside(name, "requests/s", ours[measure], theirs[measure], peer_name=peer.name))
-            print(name, peer.name, ours[measure], theirs[measure], rows[-1].ratio, flush=True)
+        began_s = time.process_time()
+        theirs = rates(variants, mix, measures)
+        print(f"{mix.name}, {peer}: {time.process_time() - began_s:.0f} s of a core", flush=True)
+        for each in measures:
+            rows.append(beside(f"{mix.name}: {each}", "requests/s", ours[each], theirs[each], peer_name=peer))
     return rows
 
 
-def _timed(candidate: Candidate, experiment: Experiment, seeds: Sequence[int]) -> dict[Measure, list[float]]:
-    began_s = time.process_time()
-    found = rates(candidate, experiment, seeds)
-    print(f"{candidate.name}: {time.process_time() - began_s:.0f} s", flush=True)
-    return found
-
-
-def main(argv: list[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     """Measure, write the rows; 1 if a target was missed."""
-    asked = mixes_and_seeds(COMMAND, __doc__, argv, [each.name for each in EXPERIMENTS])
-    rows = read(PATH) if asked.some else []
-    for experiment in EXPERIMENTS:
-        name = experiment.name
-        if name in asked.mixes:
-            began_s = time.process_time()
-            rows = [each for each in rows if not each.name.startswith(f"{name}:")]
-            rows += rows_of(experiment, asked.seeds, asked.command)
-            write(PATH.stem, in_order(rows))
-            print(f"{name}: {time.process_time() - began_s:.0f} s of a core", flush=True)
-    return finish(PATH.stem, in_order(rows))
-
-
-def in_order(rows: Sequence[Row]) -> list[Row]:
-    """As the experiments are."""
-    names = [each.name for each in EXPERIMENTS]
-    return sorted(rows, key=lambda each: names.index(each.name.split(":")[0]))
+    parts = {mix.name: partial(rows_of, mix, measures, peers) for mix, measures, peers in EXPERIMENTS}
+    return measure_parts(PATH.stem, COMMAND, __doc__, argv, parts)
 
 
 if __name__ == "__main__":

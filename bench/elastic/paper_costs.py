@@ -4,50 +4,32 @@ Every system is timed by these functions. No constant was fitted to a result.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from pointsman.serving.elastic.latency_model import LatencyModel, fit_prefill_time
 from pointsman.serving.elastic.requests import MemberLoad
 
+# Of one GPU.
+COMPUTE_FLOPS: Final = (
+    312e12 * 0.6
+)  # A800 data sheet: 312 TFLOP/s in fp16; 60 %, as FlashAttention-2 (arXiv 2307.08691)
+MEMORY_BYTES_PER_S: Final = 2.0e12 * 0.8  # A800 data sheet: 2.0 TB/s; 80 %, which large copies reach
+LINK_BYTES_PER_S: Final = 200e9  # A800 data sheet: NVLink 400 GB/s, which is 200 GB/s in each direction
+
+COLLECTIVE_S: Final = 10e-6  # a small NCCL all-reduce within a node takes 8 µs on 2 GPUs and 20 µs on 8
+# The paper's code counts 22 ms for a decode iteration, of which weights and KV explain 5 to 7 ms.
+ITERATION_S: Final = 15e-3
+
+# Llama-2-7B in fp16.
+PARAMETERS: Final = 6.7e9
+LAYERS: Final = 32
+HIDDEN: Final = 4096
+WEIGHT_BYTES: Final = 2 * PARAMETERS
+KV_BYTES: Final = 2 * LAYERS * HIDDEN * 2  # of one token: keys and values of all layers, 512 KiB
+
 SLOTS: Final = {2: 210_000, 4: 404_000, 8: 900_000}
 """Tokens of KV by tensor parallelism: those that the paper's artifact configures on A800-80GB."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hardware:
-    """The constants, with their sources in ``HARDWARE_SOURCES``. Rates are those of one GPU."""
-
-    compute_flops: float = 312e12 * 0.6
-    memory_bytes_per_s: float = 2.0e12 * 0.8
-    link_bytes_per_s: float = 200e9
-    collective_s: float = 10e-6
-    iteration_s: float = 15e-3
-    parameters: float = 6.7e9
-    layers: int = 32
-    hidden: int = 4096
-
-    @property
-    def weight_bytes(self) -> float:
-        """In fp16."""
-        return 2 * self.parameters
-
-    @property
-    def kv_bytes(self) -> int:
-        """Of one token: keys and values of all layers in fp16, 512 KiB."""
-        return 2 * self.layers * self.hidden * 2
-
-
-HARDWARE_SOURCES: Final = {
-    "compute_flops": "A800 data sheet: 312 TFLOP/s in fp16; 60 %, as FlashAttention-2 (arXiv 2307.08691)",
-    "memory_bytes_per_s": "A800 data sheet: 2.0 TB/s; 80 %, which large copies reach",
-    "link_bytes_per_s": "A800 data sheet: NVLink 400 GB/s, which is 200 GB/s in each direction",
-    "collective_s": "a small NCCL all-reduce within a node takes 8 µs on 2 GPUs and 20 µs on 8",
-    "iteration_s": "the paper's code counts 22 ms for a decode iteration, of which weights and KV explain 5 to 7 ms",
-    "parameters": "Llama-2-7B",
-    "layers": "Llama-2-7B",
-    "hidden": "Llama-2-7B",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +45,6 @@ class TensorParallel:
     """An engine on ``gpus`` GPUs that share every layer."""
 
     gpus: int
-    hardware: Hardware = Hardware()
 
     @property
     def slots(self) -> int:
@@ -74,7 +55,7 @@ class TensorParallel:
         """An iteration: a token of each decoding request, which read ``decode_kv_tokens``, and parts of prompts."""
         tokens = decode_requests + sum(each.tokens for each in chunks)
         attention_s = self.read_s(decode_kv_tokens) + sum(self.attention_s(each) for each in chunks)
-        return self.hardware.iteration_s + self.linear_s(tokens) + attention_s + self.all_reduce_s(tokens)
+        return ITERATION_S + self.linear_s(tokens) + attention_s + self.all_reduce_s(tokens)
 
     def prefill_s(self, lengths: Sequence[int]) -> float:
         """An iteration of whole prompts."""
@@ -88,26 +69,30 @@ class TensorParallel:
 
     def linear_s(self, tokens: int) -> float:
         """All linear layers: their arithmetic, or reading the weights if that takes longer."""
-        of = self.hardware
-        compute_s = 2 * of.parameters * tokens / (self.gpus * of.compute_flops)
-        return max(compute_s, of.weight_bytes / (self.gpus * of.memory_bytes_per_s))
+        return max(2 * PARAMETERS * tokens / (self.gpus * COMPUTE_FLOPS), self.weights_s)
+
+    @property
+    def weights_s(self) -> float:
+        """Reading all weights."""
+        return WEIGHT_BYTES / (self.gpus * MEMORY_BYTES_PER_S)
 
     def attention_s(self, chunk: Chunk) -> float:
         """Of a part of a prompt: its arithmetic, or reading the KV before it if that takes longer."""
-        of = self.hardware
         pairs = chunk.tokens * (chunk.before + chunk.tokens / 2)
-        compute_s = 4 * of.hidden * of.layers * pairs / (self.gpus * of.compute_flops)
-        return max(compute_s, self.read_s(chunk.before))
+        return max(4 * HIDDEN * LAYERS * pairs / (self.gpus * COMPUTE_FLOPS), self.read_s(chunk.before))
 
     def read_s(self, kv_tokens: int) -> float:
         """Reading KV, which is what attention of decoding requests takes."""
-        return kv_tokens * self.hardware.kv_bytes / (self.gpus * self.hardware.memory_bytes_per_s)
+        return kv_tokens * KV_BYTES / (self.gpus * MEMORY_BYTES_PER_S)
 
     def all_reduce_s(self, tokens: int) -> float:
         """Two all-reduces a layer, in which each GPU sends 2 (gpus - 1) / gpus of the activations."""
-        of = self.hardware
-        sent = 2 * (self.gpus - 1) / self.gpus * tokens * of.hidden * 2
-        return 2 * of.layers * (of.collective_s + sent / of.link_bytes_per_s)
+        sent = 2 * (self.gpus - 1) / self.gpus * tokens * HIDDEN * 2
+        return 2 * LAYERS * (COLLECTIVE_S + sent / LINK_BYTES_PER_S)
+
+    def send_s(self, kv_tokens: int) -> float:
+        """Sending KV to another engine: every GPU sends its part."""
+        return kv_tokens * KV_BYTES / (self.gpus * LINK_BYTES_PER_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,39 +103,31 @@ class SequenceParallel:
 
     def prefill_s(self, members: int, lengths: Sequence[int]) -> float:
         """Prompts in stripes, whose KV goes round the ring."""
-        of = self.one.hardware
         tokens = sum(lengths)
-        wide = replace(self.one, gpus=members * self.one.gpus)  # arithmetic and weights are shared by all GPUs
-        weights_s = of.weight_bytes / (self.one.gpus * of.memory_bytes_per_s)
-        linear_s = max(wide.linear_s(tokens), weights_s)  # each member reads all weights
+        wide = TensorParallel(members * self.one.gpus)  # arithmetic is shared by all GPUs
+        linear_s = max(wide.linear_s(tokens), self.one.weights_s)  # each member reads all weights
         attention_s = sum(wide.attention_s(Chunk(length)) for length in lengths)
-        passed_s = tokens / members * of.kv_bytes / of.layers / (self.one.gpus * of.link_bytes_per_s)
-        ring_s = of.layers * (members - 1) * (of.collective_s + passed_s) if members > 1 else 0.0
-        return of.iteration_s + linear_s + attention_s + self.one.all_reduce_s(-(-tokens // members)) + ring_s
+        passed_s = tokens / members * KV_BYTES / LAYERS / (self.one.gpus * LINK_BYTES_PER_S)
+        ring_s = LAYERS * (members - 1) * (COLLECTIVE_S + passed_s)
+        return ITERATION_S + linear_s + attention_s + self.one.all_reduce_s(-(-tokens // members)) + ring_s
 
     def decode_s(self, loads: Sequence[MemberLoad]) -> float:
         """A token of each request. Members wait for the slowest one in linear layers and in attention."""
-        of = self.one.hardware
         requests = [each.requests for each in loads]
         linear_s = max(self.one.linear_s(each) + self.one.all_reduce_s(each) for each in requests)
         attention_s = max(self.one.read_s(each.kv_tokens) for each in loads)
-        queries = sum(requests) * of.hidden * 2 / (self.one.gpus * of.link_bytes_per_s)
-        exchange_s = 2 * of.layers * (of.collective_s + queries) if len(loads) > 1 else 0.0
-        return of.iteration_s + linear_s + attention_s + exchange_s
+        queries_s = sum(requests) * HIDDEN * 2 / (self.one.gpus * LINK_BYTES_PER_S)
+        exchange_s = 2 * LAYERS * (COLLECTIVE_S + queries_s) if len(loads) > 1 else 0.0
+        return ITERATION_S + linear_s + attention_s + exchange_s
 
     def move_s(self, tokens: int) -> float:
         """Handing the KV of ``tokens`` from one instance to another."""
-        return tokens * self.move_s_per_token
-
-    @property
-    def move_s_per_token(self) -> float:
-        """Every GPU of the instance sends its part."""
-        return self.one.hardware.kv_bytes / (self.one.gpus * self.one.hardware.link_bytes_per_s)
+        return tokens * self.one.send_s(1)
 
     def latency_model(self, degrees: Sequence[int]) -> LatencyModel:
         """What the manager would fit to measurements of these times."""
         lengths = [2**power for power in range(8, 19)]
-        batches = [[length] * count for length in lengths for count in (1, 4) if length * count <= SLOTS[self.one.gpus]]
+        batches = [[length] * count for length in lengths for count in (1, 4) if length * count <= self.one.slots]
         return LatencyModel(
             {each: fit_prefill_time([(batch, self.prefill_s(each, batch)) for batch in batches]) for each in degrees}
         )

@@ -5,7 +5,7 @@ and the most that the data set's own evaluation, or the paper's artifact, lets a
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -37,6 +37,7 @@ SHARE_GPT: Final = DataSet((4, 2_300), (4, 1000))
 L_EVAL: Final = DataSet((2_700, 210_500), (4, 512))
 LV_EVAL: Final = DataSet((15_100, 497_300), (4, 64))
 DATA_SETS: Final = (SHARE_GPT, L_EVAL, LV_EVAL)
+ZIPF_TOKENS: Final = (10, 200_000)
 
 
 def mixed(rng: Random) -> tuple[int, int]:
@@ -44,28 +45,25 @@ def mixed(rng: Random) -> tuple[int, int]:
     return rng.choice(DATA_SETS)(rng)
 
 
-@dataclass(frozen=True, slots=True)
-class Zipf:
-    """The paper's ablation: a prompt of n tokens with weight ``1 / n**exponent``, n from 10 to 200 000 as in its
-    artifact, and the output of a data set that has such prompts.
+def zipf(exponent: float) -> Lengths:
+    """The paper's ablation: a prompt of n tokens with weight ``1 / n**exponent``, n within ZIPF_TOKENS as in its
+    artifact and as from the continuous distribution, and the output of a data set that has such prompts.
     """
+    least, most = ZIPF_TOKENS
+    power = 1 - exponent
 
-    exponent: float
-    least: int = 10
-    most: int = 200_000
+    def quantile(share: float) -> float:
+        if exponent == 1:
+            return least * math.exp(share * math.log(most / least))
+        low, high = math.exp(power * math.log(least)), math.exp(power * math.log(most))
+        return math.exp(math.log(low + share * (high - low)) / power)
 
-    def __call__(self, rng: Random) -> tuple[int, int]:
-        """The lengths of one request. Lengths are drawn as from the continuous distribution."""
-        prompt = round(self._quantile(rng.random()))
+    def lengths(rng: Random) -> tuple[int, int]:
+        prompt = round(quantile(rng.random()))
         sets = [each for each in DATA_SETS if each.prompt[0] <= prompt <= each.prompt[1]]
         return prompt, log_uniform(rng, *rng.choice(sets or [SHARE_GPT]).output)
 
-    def _quantile(self, share: float) -> float:
-        if self.exponent == 1:
-            return self.least * math.exp(share * math.log(self.most / self.least))
-        power = 1 - self.exponent
-        low, high = math.exp(power * math.log(self.least)), math.exp(power * math.log(self.most))
-        return math.exp(math.log(low + share * (high - low)) / power)
+    return lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +77,12 @@ class Mix:
 
     def draw(self, rate: float, seed: int) -> list[Asked]:
         """At ``rate`` a second. With another rate the same requests come, in the same order, at other times."""
-        return list(self._draw(rate, Random(f"{self.name}/{seed}")))
-
-    def _draw(self, rate: float, rng: Random) -> Iterator[Asked]:
+        rng, found = Random(f"{self.name}/{seed}"), list[Asked]()
         at_s = rng.expovariate(1) / rate
         while at_s < self.seconds:
-            yield Asked(at_s, *self.lengths(rng))
+            found.append(Asked(at_s, *self.lengths(rng)))
             at_s += rng.expovariate(1) / rate
+        return found
 
     def sample(self, count: int = 2000) -> list[tuple[int, int]]:
         """Lengths for the objectives, which are fixed before anything is measured."""

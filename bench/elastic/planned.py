@@ -7,7 +7,7 @@ two minutes, and those that leave hand their KV over. GPUs, model and lengths ar
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -16,10 +16,9 @@ from typing import Final
 
 import numpy as np
 
-from bench.elastic.paper_costs import SLOTS, SequenceParallel, TensorParallel
-from bench.elastic.paper_mixes import L_EVAL, LV_EVAL, SHARE_GPT, Lengths, mixed
-from bench.elastic.paper_search import mixes_and_seeds
-from bench.rows import RESULTS, Row, finish, read, row, write
+from bench.elastic.paper_costs import SequenceParallel, TensorParallel
+from bench.elastic.paper_mixes import L_EVAL, LV_EVAL, Lengths, mixed
+from bench.rows import RESULTS, Row, measure_parts, row
 from pointsman.planner.core.elastic.types import GroupBounds
 from pointsman.planner.core.types import Objectives, Policy
 from pointsman.planner.simulator.elastic.planners import GROUP_PLANNERS
@@ -30,14 +29,17 @@ from pointsman.serving.elastic.types import Settings
 
 COMMAND: Final = "make bench-elastic-planned"
 PATH: Final = RESULTS / "elastic_planned.json"
+SEEDS: Final = (1, 2, 3)
 MOST: Final = 8  # instances of two GPUs
 MAX_DEGREE: Final = 4
 GOAL: Final = 0.9
 START_S: Final = 120.0
+FIXED: Final = (4, 6, 8)
+"""Numbers of instances beside the planner."""
 
-TIMES: Final = SequenceParallel(TensorParallel(2))
-INSTANCES: Final = Instances(TIMES, TIMES.latency_model(range(1, MAX_DEGREE + 1)), SLOTS[2], gpus=2)
-SETTINGS: Final = Settings(migration_s_per_token=TIMES.move_s_per_token)
+ONE: Final = TensorParallel(2)
+TIMES: Final = SequenceParallel(ONE)
+INSTANCES: Final = Instances(TIMES, TIMES.latency_model(range(1, MAX_DEGREE + 1)), ONE.slots, gpus=2)
 POLICY: Final = Policy(
     objectives=Objectives(ttft_ms=2000, tpot_ms=100, ttft_ms_per_prompt_token=0.3, attainment=GOAL),
     max_gpus=2 * MOST,
@@ -50,7 +52,7 @@ POLICY: Final = Policy(
 class Day:
     """Requests for ``seconds``; their rate is a sine's square between ``low`` and ``high`` a second.
 
-    ``least``: instances that the longest request needs for its KV. ``fixed``: numbers of instances beside the planner.
+    ``least``: instances that the longest request needs for its KV.
     """
 
     name: str
@@ -59,27 +61,24 @@ class Day:
     low: float
     high: float
     least: int
-    fixed: tuple[int, ...]
 
     def trace(self, seed: int) -> Trace:
         """Drawn by thinning a Poisson process of the highest rate."""
-        arrivals, prompts, outputs = zip(*self._draw(Random(f"{self.name}/{seed}")), strict=True)
-        return Trace(self.name, np.array(arrivals), np.array(prompts), np.array(outputs))
-
-    def _draw(self, rng: Random) -> Iterator[tuple[float, int, int]]:
+        rng, found = Random(f"{self.name}/{seed}"), []
         at_s = rng.expovariate(self.high)
         while at_s < self.seconds:
             rate = self.low + (self.high - self.low) * math.sin(math.pi * at_s / self.seconds) ** 2
             if rng.random() * self.high < rate:
-                yield at_s, *self.lengths(rng)
+                found.append((at_s, *self.lengths(rng)))
             at_s += rng.expovariate(self.high)
+        arrivals, prompts, outputs = map(np.array, zip(*found, strict=True))
+        return Trace(self.name, arrivals, prompts, outputs)
 
 
 DAYS: Final = (
-    Day("ShareGPT", SHARE_GPT, 600, 2.0, 25.0, 1, (1, 2)),
-    Day("L-Eval", L_EVAL, 1800, 0.05, 0.6, 2, (4, 6, 8)),
-    Day("LV-Eval", LV_EVAL, 3600, 0.01, 0.1, 3, (4, 6, 8)),
-    Day("Mixed", mixed, 3600, 0.03, 0.35, 3, (4, 6, 8)),
+    Day("L-Eval", L_EVAL, 1800, 0.05, 0.6, 2),
+    Day("LV-Eval", LV_EVAL, 3600, 0.01, 0.1, 3),
+    Day("Mixed", mixed, 3600, 0.03, 0.35, 3),
 )
 
 
@@ -90,67 +89,44 @@ def simulated(day: Day, seed: int, fixed: int | None) -> GroupResult:
         ready=fixed or day.least,
         bounds=GroupBounds(day.least, MOST),
         max_degree=MAX_DEGREE,
-        settings=SETTINGS,
+        settings=Settings(migration_s_per_token=ONE.send_s(1)),
         leads=GroupLeads(start_s=START_S, start_spread=0.2),
         noise_sigma=0.08,
         seed=seed,
     )
-    planner = GROUP_PLANNERS["pointsman" if fixed is None else "static"]()
-    return simulate_group(day.trace(seed), simulation, POLICY, planner)
-
-
-def rows_of(day: Day, seeds: Sequence[int], command: str) -> list[Row]:
-    """Attainment beside each fixed number, and GPU-hours beside the fewest that keep the goal (else the most)."""
-    planned = [_said(day, seed, None) for seed in seeds]
-    fixed = {number: [_said(day, seed, number) for seed in seeds] for number in day.fixed}
-    attainment = {number: [each.attainment for each in found] for number, found in fixed.items()}
-    enough = [number for number, shares in attainment.items() if mean(shares) >= GOAL]
-    number = min(enough, default=max(day.fixed))
-    beside = partial(row, of_means=True, command=command)
-    ours = [each.attainment for each in planned]
-    hours = ([each.gpu_hours for each in found] for found in (planned, fixed[number]))
-    return [
-        *(
-            beside(f"{day.name}: attainment", "in time", ours, shares, peer_name=_named(each), at_least=GOAL)
-            for each, shares in attainment.items()
-        ),
-        beside(f"{day.name}: GPU-hours", "GPU-hours", *hours, peer_name=_named(number), of_ratio=True, at_most=1.0),
-    ]
-
-
-def _named(number: int) -> str:
-    return f"{number} instance{'' if number == 1 else 's'}"
-
-
-def _said(day: Day, seed: int, fixed: int | None) -> GroupResult:
     began_s = time.process_time()
-    result = simulated(day, seed, fixed)
+    planner = GROUP_PLANNERS["static" if fixed else "pointsman"]()
+    result = simulate_group(day.trace(seed), simulation, POLICY, planner)
     print(
-        f"{day.name}, seed {seed}, {'planner' if fixed is None else _named(fixed)}: {result.attainment:.3f} in time "
-        f"(first token {result.ttft_met.mean():.3f}, tokens {result.tpot_met.mean():.3f}), "
-        f"{result.gpu_hours:.2f} GPU-hours, up to {result.peak_instances} instances, "
-        f"{len(result.transitions)} changes; {time.process_time() - began_s:.0f} s of a core",
+        f"{day.name}, seed {seed}, {fixed or 'planned'} instances: {result.attainment:.3f} in time, "
+        f"{result.gpu_hours:.2f} GPU-hours; {time.process_time() - began_s:.0f} s of a core",
         flush=True,
     )
     return result
 
 
-def main(argv: list[str]) -> int:
+def rows_of(day: Day, seeds: Sequence[int] = SEEDS) -> list[Row]:
+    """Attainment beside each fixed number, and GPU-hours beside the fewest that keep the goal (else the most)."""
+    found = {number: [simulated(day, seed, number) for seed in seeds] for number in (None, *FIXED)}
+    attainment = {number: [each.attainment for each in results] for number, results in found.items()}
+    ours = attainment.pop(None)
+    number = next((number for number in FIXED if mean(attainment[number]) >= GOAL), FIXED[-1])
+    hours = ([each.gpu_hours for each in found[which]] for which in (None, number))
+    beside = partial(row, of_means=True, command=COMMAND)
+    return [
+        *(
+            beside(f"{day.name}: attainment", "in time", ours, shares, peer_name=f"{fixed} instances", at_least=GOAL)
+            for fixed, shares in attainment.items()
+        ),
+        beside(
+            f"{day.name}: GPU-hours", "GPU-hours", *hours, peer_name=f"{number} instances", of_ratio=True, at_most=1.0
+        ),
+    ]
+
+
+def main(argv: Sequence[str]) -> int:
     """Simulate, write the rows; 1 if a target was missed."""
-    asked = mixes_and_seeds(COMMAND, __doc__, argv, [day.name for day in DAYS])
-    rows = read(PATH) if asked.some and PATH.exists() else []
-    for day in DAYS:
-        if day.name in asked.mixes:
-            rows = [each for each in rows if not each.name.startswith(f"{day.name}:")]
-            rows += rows_of(day, asked.seeds, asked.command)
-            write(PATH.stem, in_order(rows))
-    return finish(PATH.stem, in_order(rows))
-
-
-def in_order(rows: Sequence[Row]) -> list[Row]:
-    """As the days are."""
-    names = [day.name for day in DAYS]
-    return sorted(rows, key=lambda each: names.index(each.name.split(":")[0]))
+    return measure_parts(PATH.stem, COMMAND, __doc__, argv, {day.name: partial(rows_of, day) for day in DAYS})
 
 
 if __name__ == "__main__":

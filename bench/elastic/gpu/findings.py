@@ -1,32 +1,26 @@
-"""What the parts of this benchmark find, kept in a file after each step: a step that breaks loses nothing else."""
+"""What the parts of this benchmark find, printed after each step: a step that breaks loses nothing else."""
 
 import json
+import sys
 import time
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 
 class Findings:
-    """A JSON object in ``path``, by step. ``errors`` has the last lines of those that broke."""
+    """A JSON object, by step, in the last line of stdout. ``errors`` has the last lines of steps that broke."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self) -> None:
         self.found: dict[str, Any] = {"errors": {}, "seconds": {}}
 
-    def step(self, name: str, work: Callable[[], Any], *, kept: bool = True) -> Any:
-        """What ``work`` returns; None if it raises. ``kept``: in the file, too."""
+    def step(self, name: str, work: Callable[[], Any]) -> None:
+        """Keep what ``work`` returns."""
         began_s = time.monotonic()
-        found: Any = None
         try:
-            found = work()
-            if kept:
-                self.found[name] = found
+            self.found[name] = work()
         except Exception:  # noqa: BLE001 - the other steps are measured still
             self.found["errors"][name] = traceback.format_exc().splitlines()[-12:]
-            print(f"{name}: {self.found['errors'][name][-1]}", flush=True)
         self.found["seconds"][name] = round(time.monotonic() - began_s, 2)
-        self._path.write_text(json.dumps(self.found, indent=1))
-        print(f"{name}: {self.found['seconds'][name]} s", flush=True)
-        return found
+        print(json.dumps(self.found), flush=True)
+        print(f"{name}: {self.found['errors'].get(name, 'done')}", file=sys.stderr, flush=True)

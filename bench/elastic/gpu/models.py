@@ -5,59 +5,37 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from bench.rows import RESULTS
 from pointsman.workers.elastic.instance.settings import InstanceSettings
-
-LLAMA3 = {
-    "rope_type": "llama3", "rope_theta": 500_000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is measured: ``lengths`` of prompts, ``batches`` of decode steps with ``context`` tokens each."""
+    """What is measured: see ``bench/data/gpu-models.yaml``."""
 
     model: dict[str, Any]
-    lengths: tuple[int, ...]
-    batches: tuple[int, ...]
+    lengths: list[int]
+    batches: list[int]
     context: int
     longest: int
     repeats: int
 
-
-_SAME = {"rope_parameters": LLAMA3, "tie_word_embeddings": False}
-LARGE = Sizes(
-    {
-        "vocab_size": 128_256, "hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 32,
-        "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131_072, **_SAME,
-    },
-    (2048, 8192, 32_768), (1, 16, 64), 1024, 131_072, 3,
-)  # fmt: skip
-TINY = Sizes(
-    {
-        "vocab_size": 512, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 3,
-        "num_attention_heads": 8, "num_key_value_heads": 2, "max_position_embeddings": 8192, **_SAME,
-    },
-    (64, 256, 1024), (1, 4), 64, 2048, 2,
-)  # fmt: skip
-
-
-def sizes_on(device: str) -> Sizes:
-    """Those of a GPU, or smaller ones with which the benchmark itself is tried on a CPU."""
-    return LARGE if device == "cuda" else TINY
+    @classmethod
+    def on(cls, device: str) -> "Sizes":
+        """Those of a GPU, or smaller ones with which the benchmark itself is tried on a CPU."""
+        return cls(**yaml.safe_load((RESULTS.parent / "data" / "gpu-models.yaml").read_text())[device])
 
 
 def make(folder: Path, sizes: Sizes, device: str) -> Any:
     """transformers' model with weights that are drawn now, in bfloat16 on ``device``; saved into ``folder``."""
     torch.manual_seed(1)
     torch.set_default_dtype(torch.bfloat16)
-    try:
-        with torch.device(device):
-            model = LlamaForCausalLM(LlamaConfig(**sizes.model)).eval()
-    finally:
-        torch.set_default_dtype(torch.float32)
+    with torch.device(device):
+        model = LlamaForCausalLM(LlamaConfig(**sizes.model)).eval()
+    torch.set_default_dtype(torch.float32)
     model.save_pretrained(folder, max_shard_size="4GB")
     return model
 

@@ -2,36 +2,30 @@
 
 import math
 from random import Random
+from statistics import mean
 
 import pytest
 from bench.elastic import paper_static
-from bench.elastic.paper import Experiment, Refuses, in_order, judge
-from bench.elastic.paper_costs import SLOTS, Chunk, Hardware, SequenceParallel, TensorParallel
-from bench.elastic.paper_mixes import DATA_SETS, LV_EVAL, SHARE_GPT, Mix, Zipf, mixed
-from bench.elastic.paper_search import Measure, Objectives, Tally, find_rates
-from bench.elastic.paper_static import ChunkedPrefill, PrefillDecode, Running, WholePrompts, demand_of
-from bench.elastic.paper_systems import CHUNKED, ELASTIC, FACTOR, FIXED_SP, ONE_TP8, REPLICAS, STATIC_PD, TP8, Served
+from bench.elastic.paper import ELASTIC, FIXED_SP, PATH, PEERS, Served, rates, refused
+from bench.elastic.paper_costs import KV_BYTES, Chunk, SequenceParallel, TensorParallel
+from bench.elastic.paper_mixes import DATA_SETS, L_EVAL, LV_EVAL, SHARE_GPT, Mix, mixed, zipf
+from bench.elastic.paper_search import ALL, FACTOR, GOODPUT, INPUT, TOTAL, Tally, find_rates, objectives_of
+from bench.elastic.paper_static import OneEngine, PrefillDecode, Running
 from bench.elastic.simulation import Asked, Outcome
-from bench.rows import row
+from bench.rows import read
 
-from pointsman.planner.simulator.elastic.serving import Zeros
-from pointsman.serving.elastic.memory import peak_slots
 from pointsman.serving.elastic.requests import MemberLoad
 
 ENGINE = TensorParallel(8)
 SHORT, LONG = Asked(1.0, 300, 9), Asked(1.0, 100_000, 5)
-STATIC: tuple[Served, ...] = (
-    WholePrompts("whole", ENGINE),
-    ChunkedPrefill("chunked", ENGINE, 512),
-    PrefillDecode("P/D", TensorParallel(4), TensorParallel(4)),
-)
+STATIC = (OneEngine(ENGINE), OneEngine(ENGINE, 512), PrefillDecode(TensorParallel(4)))
 
 
 def load(rate: float = 30.0, count: int = 200, most: int = 2300, seed: int = 1) -> list[Asked]:
     rng, at_s, found = Random(seed), 0.0, []
     for _ in range(count):
         at_s += rng.expovariate(rate)
-        found.append(Asked(at_s, rng.randint(4, most), rng.randint(1, 60)))
+        found.append(Asked(at_s, rng.randint(4, most), rng.randint(2, 60)))
     return found
 
 
@@ -50,7 +44,7 @@ def test_a_decode_step_by_hand() -> None:
     """Two GPUs read 13.4 GB of weights and 1 000 x 512 KiB of KV at 1.6 TB/s each: 4.19 and 0.16 ms."""
     step_s = 0.015 + 13.4e9 / 3.2e12 + 1000 * 524_288 / 3.2e12 + 64 * (10e-6 + 8192 / 200e9)
     assert TensorParallel(2).step_s(1, 1000) == pytest.approx(step_s)
-    assert Hardware().kv_bytes == 512 * 1024
+    assert KV_BYTES == 512 * 1024
 
 
 def test_all_systems_have_the_same_times() -> None:
@@ -83,41 +77,38 @@ def test_a_request_that_is_alone_takes_the_formulas_time(asked: Asked) -> None:
     first_s, end_s = ENGINE.alone_s(asked.prompt_tokens, asked.output_tokens)
     steps = [ENGINE.step_s(1, asked.prompt_tokens + number) for number in range(1, asked.output_tokens)]
     assert end_s == pytest.approx(first_s + sum(steps))
-    for served in (TP8.variants[0], ONE_TP8.variants[0]):
-        (found,) = served.outcomes([asked])
-        assert found.first_s - asked.at_s == pytest.approx(first_s)
-        assert found.latency_s == pytest.approx(end_s)
+    (found,) = OneEngine(ENGINE).outcomes([asked])
+    assert found.first_s - asked.at_s == pytest.approx(first_s)
+    assert found.end_s - asked.at_s == pytest.approx(end_s)
 
 
 def test_a_request_alone_is_prefilled_in_chunks() -> None:
-    (found,) = ChunkedPrefill("chunked", ENGINE, 512).outcomes([Asked(0.0, 1200, 1)])
+    (found,) = OneEngine(ENGINE, 512).outcomes([Asked(0.0, 1200, 2)])
     chunks = [Chunk(512), Chunk(512, 512), Chunk(176, 1024)]
-    assert found.latency_s == pytest.approx(sum(ENGINE.step_s(0, 0, [each]) for each in chunks))
+    assert found.first_s == pytest.approx(sum(ENGINE.step_s(0, 0, [each]) for each in chunks))
 
 
 def test_static_pd_alone_adds_the_transfer() -> None:
     """100 000 x 512 KiB over four GPUs with 200 GB/s each: 65.5 ms."""
-    system, engine = PrefillDecode("P/D", TensorParallel(4), TensorParallel(4)), TensorParallel(4)
-    (found,) = system.outcomes([LONG])
-    assert system.transfer_s(100_000) == pytest.approx(0.0655, abs=1e-4)
-    assert found.latency_s == pytest.approx(engine.alone_s(100_000, 5)[1] + system.transfer_s(100_000))
+    engine = TensorParallel(4)
+    (found,) = PrefillDecode(engine).outcomes([LONG])
+    assert engine.send_s(100_000) == pytest.approx(0.0655, abs=1e-4)
+    assert found.end_s - 1.0 == pytest.approx(engine.alone_s(100_000, 5)[1] + engine.send_s(100_000))
 
 
 def test_an_elastic_group_prefills_a_lone_prompt_on_all_instances_and_decodes_on_one() -> None:
     times = SequenceParallel(TensorParallel(2))
-    (found,) = ELASTIC.variants[0].outcomes([LONG])
+    (found,) = ELASTIC.outcomes([LONG])
     steps = [times.decode_s([MemberLoad(1, 100_000 + number)]) for number in range(1, 5)]
-    assert found.latency_s == pytest.approx(times.prefill_s(4, [100_000]) + sum(steps))
-    (fixed,) = FIXED_SP.variants[0].outcomes([LONG])
+    assert found.end_s - 1.0 == pytest.approx(times.prefill_s(4, [100_000]) + sum(steps))
+    (fixed,) = FIXED_SP.outcomes([LONG])
     assert fixed.first_s == pytest.approx(found.first_s)
-    (apart,) = REPLICAS.variants[0].outcomes([LONG])
-    assert apart.first_s - 1.0 == pytest.approx(times.prefill_s(1, [100_000]))
 
 
 @pytest.mark.parametrize("served", STATIC, ids=["whole", "chunked", "P/D"])
 def test_every_request_ends_and_first_tokens_come_in_order_of_arrival(served: Served) -> None:
     found = served.outcomes(load())
-    assert all(each.end_s is not None and each.asked.at_s < each.first_s <= each.end_s for each in found)
+    assert all(each.asked.at_s < each.first_s <= each.end_s < math.inf for each in found)
     firsts = [each.first_s for each in found]
     assert firsts == sorted(firsts)
 
@@ -134,7 +125,7 @@ def test_a_step_never_reads_more_kv_than_there_are_slots(served: Served, monkeyp
         return step_s(engine, requests, kv_tokens, chunks)
 
     monkeypatch.setattr(TensorParallel, "step_s", watched)
-    assert all(each.end_s is not None for each in served.outcomes(load(rate=1000.0)))
+    assert all(each.end_s < math.inf for each in served.outcomes(load(rate=1000.0)))
     assert 2500 < max(read) <= 5000
 
 
@@ -149,40 +140,29 @@ def test_a_chunk_budget_is_never_exceeded(chunk: int, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(TensorParallel, "step_s", watched)
     asked = load(rate=1000.0)
-    ChunkedPrefill("chunked", ENGINE, chunk).outcomes(asked)
+    OneEngine(ENGINE, chunk).outcomes(asked)
     assert all(tokens + requests <= chunk for requests, tokens in steps if tokens)
     assert max(tokens + requests for requests, tokens in steps) == chunk
     assert sum(tokens for _, tokens in steps) == sum(each.prompt_tokens for each in asked)
 
 
-def test_running_requests_are_those_that_the_memory_bound_admits() -> None:
-    rng = Random(3)
-    running, present = Running(3000), list[Asked]()
-    for _ in range(60):
-        asked = Asked(0.0, rng.randint(1, 500), rng.randint(2, 300))
-        fits = peak_slots(demand_of(each) for each in (*present, asked)) <= 3000
-        assert running.fits(Outcome(asked)) == fits
-        if fits:
-            running.add(Outcome(asked))
-            present.append(asked)
-    assert running.count == len(present)
-
-
 def test_vllms_requests_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paper_static, "BATCH_REQUESTS", 3)
-    running = Running(10_000)
+    running = Running(ENGINE)
     for _ in range(3):
-        assert running.fits(Outcome(SHORT))
+        assert running.fits(Outcome(SHORT), [])
         running.add(Outcome(SHORT))
-    assert not running.fits(Outcome(SHORT))
+    assert not running.fits(Outcome(SHORT), [])
 
 
-def test_a_prompt_that_fits_nowhere_is_refused() -> None:
-    too_long = [SHORT, Asked(2.0, 450_000, 5)]
-    short, long = STATIC_PD.variants[0].outcomes(too_long)
-    assert (short.refused, long.refused, long.latency_s) == (False, True, math.inf)
-    assert not any(each.refused for each in (*TP8.variants[0].outcomes(too_long), *CHUNKED.variants[0].outcomes([])))
-    assert REPLICAS.variants[0].outcomes([Asked(0.0, SLOTS[2], 2)])[0].refused
+def test_a_system_refuses_what_can_never_fit() -> None:
+    mix = Mix("LV-Eval", LV_EVAL, 2400, 0.1)
+    assert {name: round(refused(variants[0], mix), 4) for name, variants in PEERS.items()} == {
+        "TP8 as vLLM": 0.0,
+        "TP8 with chunked prefill": 0.0,
+        "static P/D": 0.0391,
+        "fixed TP2 x SP4": 0.0,
+    }
 
 
 def test_lengths_are_within_the_papers_ranges_and_evenly_spread_over_doublings() -> None:
@@ -200,8 +180,8 @@ def test_lengths_are_within_the_papers_ranges_and_evenly_spread_over_doublings()
 @pytest.mark.parametrize(("exponent", "median"), [(1.0, 1414), (1.4, 55.2)])
 def test_a_zipf_mix_has_the_median_of_its_distribution(exponent: float, median: float) -> None:
     """By hand: 10 * 20 000**0.5; and (10**-0.4 + 0.5 * (200 000**-0.4 - 10**-0.4))**(-1 / 0.4)."""
-    rng, zipf = Random(1), Zipf(exponent)
-    prompts = sorted(zipf(rng)[0] for _ in range(6001))
+    rng, lengths = Random(1), zipf(exponent)
+    prompts = sorted(lengths(rng)[0] for _ in range(6001))
     assert prompts[0] >= 10 and prompts[-1] <= 200_000
     assert prompts[3000] == pytest.approx(median, rel=0.12)
 
@@ -217,45 +197,29 @@ def test_another_rate_brings_the_same_requests_at_other_times() -> None:
 
 def test_requests_that_are_alone_are_far_within_the_objectives() -> None:
     mix = Mix("of a test", SHARE_GPT, 2000.0, 1.0)
-    objectives = Objectives.of(mix, ENGINE)
     asked = [Asked(100.0 * number, *lengths) for number, lengths in enumerate(mix.sample())]
-    tally = Tally(objectives, len(asked))
-    for each in WholePrompts("whole", ENGINE).outcomes(asked):
+    tally = Tally(objectives_of(mix), len(asked))
+    for each in OneEngine(ENGINE).outcomes(asked):
         tally.add(each)
-    for measure in (Measure.TOTAL, Measure.INPUT, Measure.OUTPUT, Measure.ALL):
+    for measure in (TOTAL, INPUT, ALL):
         assert tally.judged[measure] == pytest.approx(1 / FACTOR)
-    assert tally.judged[Measure.GOODPUT] == 0.0
+    assert tally.judged[GOODPUT] == 0.0
 
 
 def test_the_rate_is_found_where_a_measure_passes_its_objective() -> None:
     tried: list[float] = []
 
-    def judged(rate: float) -> dict[Measure, float]:
+    def judged(rate: float) -> dict[str, float]:
         tried.append(rate)
-        return {Measure.TOTAL: rate / 7.3, Measure.INPUT: rate / 0.9}
+        return {TOTAL: rate / 7.3, INPUT: rate / 0.9}
 
-    found = find_rates(judged, (Measure.TOTAL, Measure.INPUT), 4.0)
-    assert found == {Measure.TOTAL: pytest.approx(7.3, rel=0.031), Measure.INPUT: pytest.approx(0.9, rel=0.031)}
+    found = find_rates(judged, (TOTAL, INPUT), 4.0)
+    assert found == {TOTAL: pytest.approx(7.3, rel=0.031), INPUT: pytest.approx(0.9, rel=0.031)}
     assert len(tried) == len(set(tried)) < 16
 
 
-def test_a_system_that_refuses_a_request_has_no_rate() -> None:
-    experiment = Experiment(Mix("of a test", LV_EVAL, 3000.0, 0.1), (Measure.TOTAL,), ())
-    objectives = Objectives.of(experiment.mix, ENGINE)
-    with pytest.raises(Refuses) as refused:
-        judge(STATIC_PD.variants[0], experiment, objectives, 0.1, 1)
-    assert 0 < refused.value.share < 0.15
-    assert judge(TP8.variants[0], experiment, objectives, 0.01, 1)[Measure.TOTAL] < 1
-
-
-def test_rows_are_in_the_order_of_the_mixes() -> None:
-    names = ("Zipf 1.4: a", "Mixed: b", "ShareGPT: c")
-    rows = [row(name, "x", [1.0], at_most=1, command="y") for name in names]
-    assert [each.name for each in in_order(rows)] == ["ShareGPT: c", "Mixed: b", "Zipf 1.4: a"]
-
-
-def test_a_prompt_of_equal_tokens_is_a_sequence_without_memory() -> None:
-    prompt = Zeros(5)
-    assert (len(prompt), prompt[-1], tuple(prompt), tuple(prompt[1:3])) == (5, 0, (0,) * 5, (0, 0))
-    with pytest.raises(IndexError):
-        prompt[5]
+def test_a_committed_rate_is_found_again() -> None:
+    found = rates(PEERS["static P/D"], Mix("L-Eval", L_EVAL, 600, 0.5), (INPUT, GOODPUT))
+    committed = {row.name: row.peer for row in read(PATH) if row.peer_name == "static P/D"}
+    for measure in (INPUT, GOODPUT):
+        assert mean(found[measure]) == pytest.approx(committed[f"L-Eval: {measure}"], rel=1e-3)

@@ -6,11 +6,12 @@ from random import Random
 
 import pytest
 from bench.elastic.simulation import Asked as Request
-from bench.elastic.simulation import DecodeTime, Outcome, Run, System
+from bench.elastic.simulation import Group, Outcome
 
 from pointsman.planner.core.elastic.sizing import GroupLoad, GroupModel
 from pointsman.planner.core.elastic.steps import StepTime
 from pointsman.planner.core.types import Objectives
+from pointsman.planner.simulator.elastic.times import LinearTimes
 from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime, extrapolate
 from pointsman.serving.elastic.step_sums import StepSums
 from pointsman.serving.elastic.types import Settings
@@ -18,7 +19,7 @@ from pointsman.serving.objectives import Objectives as Aims
 
 ONE = PrefillTime(0.005, 6e-5, 1e-9)
 LATENCY = LatencyModel({degree: extrapolate(ONE, degree, 0.9, 0.002) for degree in (1, 2, 4)})
-DECODE = DecodeTime(0.012, 0.001, 2e-4, 2e-8)
+TIMES = LinearTimes(LATENCY, step_s=0.012, step_s_per_request=2e-4, member_s=0.001, move_s_per_token=0.0)
 SLOTS = 60_000
 
 
@@ -126,14 +127,12 @@ def drawn(rate: float, count: int) -> list[Request]:
 def served(asked: list[Request], goals: Objectives, instances: int, *, knows: bool = True) -> float:
     """The share within both objectives; ``knows``: whether the manager knows them."""
     aims = None if not knows else Aims(goals.ttft_ms / 1e3, goals.tpot_ms / 1e3, goals.ttft_ms_per_prompt_token / 1e3)
-    system = System("group", tuple(number // 4 for number in range(instances)), SLOTS, LATENCY)
-    outcomes = Run(system, DECODE, Settings(objectives=aims)).outcomes(asked)
-    return sum(in_time(each, goals) for each in outcomes) / len(outcomes)
+    domains = tuple(number // 4 for number in range(instances))
+    outcomes = Group(domains, SLOTS, LATENCY, TIMES, Settings(objectives=aims)).outcomes(asked)
+    return sum(in_time(each, goals) for each in outcomes) / len(asked)
 
 
 def in_time(outcome: Outcome, goals: Objectives) -> bool:
-    if outcome.end_s is None:
-        return False
     asked = outcome.asked
     ttft_ms = (outcome.first_s - asked.at_s) * 1e3
     tpot_ms = (outcome.end_s - outcome.first_s) / max(1, asked.output_tokens - 1) * 1e3

@@ -20,7 +20,7 @@ from pointsman.planner.core.metrics.observe import Reading
 from pointsman.planner.core.types import Objectives, Policy, Reason
 from pointsman.planner.simulator.elastic.pages import manager_page
 from pointsman.planner.simulator.elastic.planners import GROUP_PLANNERS
-from pointsman.planner.simulator.elastic.serving import DEATH_NOTICED_S, Serving
+from pointsman.planner.simulator.elastic.serving import DEATH_NOTICED_S, Serving, Zeros
 from pointsman.planner.simulator.elastic.simulate import simulate_group
 from pointsman.planner.simulator.elastic.times import LinearTimes
 from pointsman.planner.simulator.elastic.types import (
@@ -326,3 +326,10 @@ def test_the_managers_page_has_the_samples_of_the_real_one() -> None:
     page = manager_page(dict.fromkeys(TERMS, 0.0), Slots(2, 1), 3)
     for metric in (ELASTIC_DECODE_SUMS, ELASTIC_SLOTS):
         assert set(page[metric.name]) == set(shown[metric.name])
+
+
+def test_a_prompt_of_equal_tokens_is_a_sequence_without_memory() -> None:
+    prompt = Zeros(5)
+    assert (len(prompt), prompt[-1], tuple(prompt), tuple(prompt[1:3])) == (5, 0, (0,) * 5, (0, 0))
+    with pytest.raises(IndexError):
+        prompt[5]
