@@ -116,7 +116,7 @@ bench-request-path: sync ## speed of the KV index (compared with Dynamo's), bloc
 bench-streaming: sync ## running streams without and with a prefill token budget, real engine; writes bench/results/streaming.json
 	@$(RUN) python -m bench.streaming $(ARGS)
 
-bench-planner: sync ## our planner beside others in our simulator, an hour and a quarter of a core (ARGS="--jobs 2", "--fixed": six fixed GPUs alone); writes bench/results/planner.json
+bench-planner: sync ## our planner beside others in our simulator, an hour and a quarter of a core (ARGS="--jobs 2", ARGS="--only '*on 6 GPUs'": six fixed GPUs alone, "--random 0 40": on random loads); writes bench/results/planner.json
 	@$(RUN) python -m bench.planner.own_simulator $(ARGS)
 
 bench-scraping: sync ## one planner reads the metrics of a thousand workers, a minute; writes bench/results/scraping.json
@@ -146,7 +146,7 @@ bench-elastic-planned: sync ## LoongServe's mixes over a day in simulated time, 
 bench-multimodal: sync ## embeddings between workers by each transport, and input broadcasts between ranks in each mode, eleven minutes; writes bench/results/{embedding_transfer,input_broadcast}.json
 	@failed=0; for each in transfer broadcast; do $(RUN) python -m bench.multimodal.$$each || failed=1; done; exit $$failed
 
-bench-seasonal: sync ## rises that recur daily, with and without the seasonal forecast, half an hour (ARGS="--loads constant --only forecast"); writes bench/results/seasonal.json
+bench-seasonal: sync ## rises that recur daily, with and without the seasonal forecast, half an hour (ARGS="--loads constant --forecast"); writes bench/results/seasonal.json
 	@$(RUN) python -m bench.planner.seasonal $(ARGS); measured=$$?; $(RUN) python -m bench.report; exit $$measured
 
 bench-forecast: sync ## the planner's forecast of rates beside plain ones, half a minute; writes bench/results/forecast.json

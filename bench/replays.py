@@ -1,13 +1,13 @@
 """One replay of each example policy: ``make replays`` writes docs/reports/replays (reports, pictures, figures)."""
 
-import argparse
-import json
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import yaml
+
 from bench.pages import REPORTS, render
+from bench.rows import RESULTS, keep, kept, options
 from pointsman.planner.replay.options import parse
 from pointsman.planner.replay.page import page
 from pointsman.planner.replay.pictures import picture
@@ -15,34 +15,23 @@ from pointsman.planner.replay.policy_files import load_policy
 from pointsman.planner.replay.run import load, replay
 
 FOLDER: Final = REPORTS / "replays"
-_AZURE: Final = "bench/data/azure-llm-2023/AzureLLMInferenceTrace_conv.csv.xz"
-_MOONCAKE: Final = "bench/data/mooncake/conversation_trace.jsonl.xz"
-REPLAYS: Final[dict[str, tuple[str, ...]]] = {
-    "chat": ("--workers", "1P3D", "--trace", _AZURE),
-    "code": ("--trace", "onoff:low=3,high=40,output_tokens=60"),
-    "long-context": ("--workers", "3P2D", "--trace", _MOONCAKE),
-    "batch": ("--workers", "4P2D", "--trace", "mixshift:rate=10,later_rate=30"),
-}
+REPLAYS: Final[dict[str, list[str]]] = yaml.safe_load((RESULTS.parent / "data" / "replays.yaml").read_text())
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> None:
     """Run them all, or those that are named."""
-    parser = argparse.ArgumentParser(prog="python -m bench.replays", description=__doc__)
-    parser.add_argument("policy", nargs="*", help=f"of {', '.join(REPLAYS)}; all of them if none is named")
-    named = parser.parse_args(arguments).policy
-    if unknown := sorted({*named} - {*REPLAYS}):
-        parser.error(f"there is no example policy {', '.join(unknown)}; there are {', '.join(REPLAYS)}")
-    kept = FOLDER / "figures.json"
-    found: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
-    for name in named or REPLAYS:
-        made = _document(name)
+    asked = options("make replays", __doc__, argv, policies=((*REPLAYS,), "that are replayed"))
+    found: dict[str, Any] = kept(FOLDER / "figures.json") or {}
+    for name in asked.policies:
+        at = parse(_arguments(name))
+        # The command in it names no output: a reader has no use for where that was.
+        made = replay(at, load_policy(at.policy), load(at), _command(name), lambda now_s: None).document
         (FOLDER / f"{name}.html").write_text(page(made), encoding="utf-8")
         (FOLDER / f"{name}.svg").write_text(picture(made, f"{name} on {made['trace']['name']}"), encoding="utf-8")
         found[name] = {key: made[key] for key in ("figures", "objectives")}
         print(f"replayed {name}")
-    kept.write_text(json.dumps({name: found[name] for name in REPLAYS if name in found}, indent=1) + "\n")
+    keep(FOLDER / "figures.json", {name: found[name] for name in REPLAYS if name in found})
     (FOLDER / "README.md").write_text(readme(found))
-    return 0
 
 
 def readme(made: Mapping[str, Any]) -> str:
@@ -50,12 +39,6 @@ def readme(made: Mapping[str, Any]) -> str:
     names = [name for name in REPLAYS if name in made]
     replays = [(name, _command(name), made[name]["figures"], made[name]["objectives"]) for name in names]
     return render("replays.md", replays=replays)
-
-
-def _document(name: str) -> dict[str, Any]:
-    """What ``--json`` would write. The command in it names no output: a reader has no use for where that was."""
-    options = parse(_arguments(name))
-    return replay(options, load_policy(options.policy), load(options), _command(name), lambda now_s: None).document
 
 
 def _command(name: str) -> str:
@@ -67,4 +50,4 @@ def _arguments(name: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

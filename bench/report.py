@@ -7,15 +7,13 @@ from collections.abc import Iterator, Sequence
 
 from bench.elastic import pages as elastic
 from bench.pages import render, texts, write, write_picture
-from bench.planner.fixed_gpus import LOADS, picture_name
-from bench.planner.scenarios import SCENARIOS
+from bench.planner.evaluation_page import FIXED, picture_name
 from bench.rows import RESULTS, Row, read
 
 _EVALUATION = "planner-evaluation.md"
 # Of results with too many rows for one picture, and the page that their pictures lead to.
 PICTURES: dict[str, tuple[tuple[str, ...], str]] = {
-    "planner": ((*map(picture_name, LOADS), *(f"planner-{load}.svg" for load in SCENARIOS)), _EVALUATION),
-    "forecast": (("planner-forecast.svg",), _EVALUATION),
+    "planner": ((*map(picture_name, FIXED),), _EVALUATION),
     "planner_dynamo": (("planner-beside-dynamo.svg",), _EVALUATION),
     "input_broadcast": (("input-broadcast.svg",), "../design/0007-input-broadcast.md"),
 }

