@@ -165,6 +165,7 @@ def measure_parts(
     for part in chosen:
         rows[part] = parts[part]()
         write(name, [*chain(*rows.values())])
+        print(f"measured {part}", flush=True)
     return finish(name, [*chain(*rows.values())])
 
 

@@ -11,9 +11,10 @@ import json
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -90,35 +91,36 @@ def decode_s(members: Members, degree: int, owners: Sequence[int], batch: int, c
     return took[2:]  # the first ones shake hands
 
 
+def row_beside(
+    name: str, pairs: int, at_most: float, ours: Callable[[], float], peer_name: str, peer: Callable[[], float]
+) -> Row:
+    """Of seconds of ours and of a peer's, in turns."""
+    took: dict[Callable[[], float], list[float]] = {ours: [], peer: []}
+    for number in range(pairs):
+        for each in (ours, peer) if number % 2 else (peer, ours):
+            took[each].append(each())
+    return row(name, "s", took[ours], took[peer], peer_name=peer_name, of_ratio=True, at_most=at_most, command=COMMAND)
+
+
 def scale_down_row(members: Members) -> Row:
     """The same prefill by both: its KV kept by one of them, or by both as it was computed."""
 
-    def seconds(owners: Sequence[int]) -> float:
+    def seconds(*owners: int) -> float:
         return prefill_s(members, 2, [prompt("p", PROMPT_TOKENS, owners)])
 
-    seconds((0, 1))  # the first group shakes hands
-    shrunk, kept = list[float](), list[float]()
-    for number in range(PAIRS):
-        sides = [(shrunk, (0,)), (kept, (0, 1))]
-        for found, owners in sides if number % 2 else sides[::-1]:
-            found.append(seconds(owners))
-    return row(
-        f"prefill of {PROMPT_TOKENS} tokens by two instances, KV kept by one", "s", shrunk,
-        peer=kept, peer_name="KV kept by both", of_ratio=True, at_most=1.02, command=COMMAND,
-    )  # fmt: skip
+    seconds(0, 1)  # the first group shakes hands
+    name = f"prefill of {PROMPT_TOKENS} tokens by two instances, KV kept by one"
+    return row_beside(name, PAIRS, 1.02, partial(seconds, 0), "KV kept by both", partial(seconds, 0, 1))
 
 
 def scale_up_row(members: Members) -> Row:
     """The same decode steps by one instance, and by two of which the second masters half of the requests."""
-    grown, alone = list[float](), list[float]()
-    for number in range(PAIRS // 3):
-        sides = [(grown, 2), (alone, 1)]
-        for found, degree in sides[::-1] if number % 2 else sides:
-            found.append(median(decode_s(members, degree, (0,), BATCH, CONTEXT_TOKENS)))
-    return row(
-        f"decode step of {BATCH} requests after a second instance joined", "s", grown,
-        peer=alone, peer_name="one instance", of_ratio=True, at_most=1.10, command=COMMAND,
-    )  # fmt: skip
+
+    def seconds(degree: int) -> float:
+        return median(decode_s(members, degree, (0,), BATCH, CONTEXT_TOKENS))
+
+    name = f"decode step of {BATCH} requests after a second instance joined"
+    return row_beside(name, PAIRS // 3, 1.10, partial(seconds, 2), "one instance", partial(seconds, 1))
 
 
 def latency_row(

@@ -4,7 +4,6 @@ Eight A800-80GB GPUs, and the systems that share them in turn.
 """
 
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from statistics import mean
@@ -101,9 +100,8 @@ def rows_of(mix: Mix, measures: Sequence[str], peers: Systems) -> list[Row]:
             name = f"{mix.name}: {REFUSED}"
             rows.append(row(name, "of requests", [0.0], [share], peer_name=peer, at_most=0, command=COMMAND))
             continue
-        began_s = time.process_time()
         theirs = rates(variants, mix, measures)
-        print(f"{mix.name}, {peer}: {time.process_time() - began_s:.0f} s of a core", flush=True)
+        print(f"measured {mix.name}, {peer}", flush=True)
         for each in measures:
             rows.append(beside(f"{mix.name}: {each}", "requests/s", ours[each], theirs[each], peer_name=peer))
     return rows

@@ -6,7 +6,6 @@ two minutes, and those that leave hand their KV over. GPUs, model and lengths ar
 
 import math
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from bench.elastic.paper_costs import SequenceParallel, TensorParallel
+from bench.elastic.paper import ELASTIC, SEEDS
 from bench.elastic.paper_mixes import L_EVAL, LV_EVAL, Lengths, mixed
 from bench.rows import RESULTS, Row, measure_parts, row
 from pointsman.planner.core.elastic.types import GroupBounds
@@ -25,21 +24,17 @@ from pointsman.planner.simulator.elastic.planners import GROUP_PLANNERS
 from pointsman.planner.simulator.elastic.simulate import simulate_group
 from pointsman.planner.simulator.elastic.types import GroupLeads, GroupResult, GroupSimulation, Instances
 from pointsman.planner.simulator.types import Trace
-from pointsman.serving.elastic.types import Settings
 
 COMMAND: Final = "make bench-elastic-planned"
 PATH: Final = RESULTS / "elastic_planned.json"
-SEEDS: Final = (1, 2, 3)
 MOST: Final = 8  # instances of two GPUs
-MAX_DEGREE: Final = 4
+MAX_DEGREE: Final = len(ELASTIC.domains)
 GOAL: Final = 0.9
 START_S: Final = 120.0
 FIXED: Final = (4, 6, 8)
 """Numbers of instances beside the planner."""
 
-ONE: Final = TensorParallel(2)
-TIMES: Final = SequenceParallel(ONE)
-INSTANCES: Final = Instances(TIMES, TIMES.latency_model(range(1, MAX_DEGREE + 1)), ONE.slots, gpus=2)
+INSTANCES: Final = Instances(ELASTIC.times, ELASTIC.model, ELASTIC.slots, gpus=2)
 POLICY: Final = Policy(
     objectives=Objectives(ttft_ms=2000, tpot_ms=100, ttft_ms_per_prompt_token=0.3, attainment=GOAL),
     max_gpus=2 * MOST,
@@ -89,20 +84,13 @@ def simulated(day: Day, seed: int, fixed: int | None) -> GroupResult:
         ready=fixed or day.least,
         bounds=GroupBounds(day.least, MOST),
         max_degree=MAX_DEGREE,
-        settings=Settings(migration_s_per_token=ONE.send_s(1)),
+        settings=ELASTIC.settings,
         leads=GroupLeads(start_s=START_S, start_spread=0.2),
         noise_sigma=0.08,
         seed=seed,
     )
-    began_s = time.process_time()
     planner = GROUP_PLANNERS["static" if fixed else "pointsman"]()
-    result = simulate_group(day.trace(seed), simulation, POLICY, planner)
-    print(
-        f"{day.name}, seed {seed}, {fixed or 'planned'} instances: {result.attainment:.3f} in time, "
-        f"{result.gpu_hours:.2f} GPU-hours; {time.process_time() - began_s:.0f} s of a core",
-        flush=True,
-    )
-    return result
+    return simulate_group(day.trace(seed), simulation, POLICY, planner)
 
 
 def rows_of(day: Day, seeds: Sequence[int] = SEEDS) -> list[Row]:
