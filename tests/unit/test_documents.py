@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from messages.pages import faults_of_page
+
 ROOT = Path(__file__).parents[2]
 DOCS = sorted(ROOT.glob("docs/**/*.md"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *DOCS]
@@ -98,3 +100,36 @@ def test_the_readme_has_at_most_700_words_and_a_screen_of_output() -> None:
     text = (ROOT / "README.md").read_text()
     assert len([word for word in text.split() if re.search(r"\w", word)]) <= 700
     assert max(len(block.splitlines()) for block in re.findall(r"^```text\n(.*?)^```", text, re.M | re.S)) <= 25
+
+
+OF_USERS = [
+    page
+    for page in DOCS
+    if page.parent.name in ("use", "operate", "planner") and str(page.relative_to(ROOT / "docs")) not in GENERATED
+]
+
+
+@pytest.mark.parametrize(
+    "page", [*OF_USERS, ROOT / "docs/reference/gateway.md"], ids=lambda page: str(page.relative_to(ROOT / "docs"))
+)
+def test_the_prose_of_a_page_keeps_the_rules_of_style(page: Path) -> None:
+    assert list(faults_of_page(page)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "faults"),
+    [
+        (f"* {'word ' * 26}", ["26 words"]),
+        (f"{'word ' * 20}\n{'word ' * 6}", ["26 words"]),
+        (f"{'word ' * 20}; {'word ' * 20}", []),
+        (f"{'word ' * 20}`a name` {'word ' * 5}", []),
+        ("The gateway says `503`.", ["'says'"]),
+        ("It finishes those that it has.", ["'those that'"]),
+        ("What is a pool?", []),
+        ("| says | what is |\n\n# What is said\n\n```\nit knows\n```\n\n    it was told", []),
+    ],
+)
+def test_faults_of_prose_are_found(text: str, faults: list[str], tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text(text, encoding="utf-8")
+    found = list(faults_of_page(tmp_path / "page.md"))
+    assert [fault.startswith(each) for fault, each in zip(found, faults, strict=True)] == [True] * len(faults)

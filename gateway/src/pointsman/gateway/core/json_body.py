@@ -53,8 +53,8 @@ class Structure:
         ):
             if count > self.max_bytes // each:
                 raise RequestInvalid(
-                    f"The request body has more than {self.max_bytes // each} {what} outside its texts, one for each "
-                    f"{each} bytes of the largest body; that limit is {gateway_limit('max_body_mib')} of the service."
+                    f"The request body has more than {self.max_bytes // each} {what} outside its strings. Allowed is "
+                    f"one per {each} bytes of the largest body ({gateway_limit('max_body_mib')} of the service)."
                 )
 
     @property

@@ -1,7 +1,6 @@
-"""What keeps a number that comes down and goes back by itself from going to and fro.
+"""Hold-off before a lowered value may rise again. It doubles each time the value has to be lowered again soon.
 
-What came down rests before it goes back; where it then had to come down again soon, the rest doubles: a truth between
-two values is no reason to try for ever.
+The right value may be between two that can be set. Without the doubling both would be tried in turn for ever.
 """
 
 import math

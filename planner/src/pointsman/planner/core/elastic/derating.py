@@ -1,10 +1,10 @@
-"""What clients get corrects what the model promised: the share of it that a decode worker is counted on for.
+"""Derates the modelled decode capacity of an elastic group when clients miss TPOT although the group should be large
+enough.
 
-Sizing knows means. How unevenly a router spreads sequences, how bursts and long contexts meet on one worker, it does
-not; what clients measure does. So where the pool was enough by the model and the objective was missed all the same,
-the plan is made for fewer sequences a worker and more workers; unless prompts that are computed between the steps can
-be why, which is for the threshold to mend. It comes back slowly: capacity that proved necessary is not taken
-away again soon, and where it was taken away and missed, the next try waits twice as long.
+The model uses means. Clients also notice uneven routing, bursts, and long contexts that meet on one worker. So if the
+model found enough workers and the objective was missed all the same, fewer sequences are planned per worker. That does
+not apply if prompts that are computed between the steps can be the cause: then the threshold is lowered. The factor
+rises slowly, because the capacity proved necessary. If it has to be lowered again, the next rise waits twice as long.
 """
 
 import math

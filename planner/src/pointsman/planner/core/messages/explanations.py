@@ -331,7 +331,8 @@ def retried(plan: str, phase: str, ended_s: float) -> str:
 
 def would_change(layout: str, reason: Reason) -> str:
     """The decision at another load."""
-    return f"the planner would change to {layout} ({reason})"
+    how = ", after approval" if reason is Reason.AWAITING_APPROVAL else f" ({reason})"
+    return f"the planner would change to {layout}{how}"
 
 
 def any_load() -> str:

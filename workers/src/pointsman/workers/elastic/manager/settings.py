@@ -13,12 +13,12 @@ class ManagerSettings(ProcessSettings):
 
     instances_file: str | None = Field(
         default=None,
-        description="File with the URL, http://host:port, of an instance a line; read again. None: instances are found "
-        "on NATS.",
+        description="File with the URL of one instance per line, http://host:port; read repeatedly. Unset: instances "
+        "are found on NATS.",
     )
     latency_model_file: str = Field(
         default="",
-        description="Where the measured times of prefills are kept; the degrees in it are not measured.",
+        description="File for the measured times of prefills. A degree that it has is not measured again.",
     )
     max_degree: int = Field(default=4, ge=1, description="Instances that form a group at most.")
     min_degree: int = Field(default=1, ge=1, description="Instances that form a group at least, of those there are.")
