@@ -7,6 +7,7 @@ what it reaches is achieved, not proven best.
 """
 
 import math
+from collections.abc import Iterable
 from functools import cache
 from itertools import product
 
@@ -14,10 +15,11 @@ import numpy as np
 from bench.planner.dynamo.dynosim import Plan, Schedule, replayed
 from bench.planner.dynamo.workloads import MAX_GPUS, Workload
 
+from pointsman.planner.simulator.baselines.clairvoyant import most_ahead, without_valleys
+from pointsman.planner.simulator.types import Floats
+
 SLOT_S = 5.0
 SHORTEST_STEP_MS = 5.74  # of the simulator's decode, at speed 1
-Needs = list[int]
-"""Workers of one role, by slot."""
 
 
 @cache
@@ -38,8 +40,6 @@ def demand_of(workload: Workload) -> tuple[list[float], list[float]]:
     return prefill, kv
 
 
-# --- the future is known ---
-
 GRID = tuple(product((0.95, 0.8, 0.6), (1.1, 1.0, 0.85)))
 """Utilisation of prefill and of decode workers."""
 
@@ -48,30 +48,7 @@ def clairvoyant(workload: Workload, startup_s: float, grid: tuple[float, float],
     """A schedule that knows the trace and pays the start. ``window``: smoothing in seconds, starts to bridge."""
     window_s, starts = window
     gap, lead = int(startup_s / SLOT_S * starts), math.ceil((startup_s + 1) / SLOT_S)
-    prefill, decode = (_without_gaps(need, gap) for need in _needs(workload, *grid, window_s))
-    plan: Plan = []
-    for i in range(len(prefill)):  # the most that is needed until what starts now is ready
-        layout = _within_budget(max(prefill[i : i + lead + 1]), max(decode[i : i + lead + 1]))
-        if not plan or layout != plan[-1][1:]:
-            plan.append((max(0.001, i * SLOT_S), *layout))
-    return plan
-
-
-def _without_gaps(need: Needs, gap: int) -> Needs:
-    """Valleys of up to ``gap`` slots filled: starting again would cost more than keeping."""
-    filled = list(need)
-    for level in range(max(filled), 0, -1):
-        last = None
-        for i, value in enumerate(filled):
-            if value < level:
-                continue
-            if last is not None and 1 < i - last <= gap + 1:
-                filled[last + 1 : i] = [max(v, level) for v in filled[last + 1 : i]]
-            last = i
-    return filled
-
-
-# --- the present is known ---
+    return _plan([most_ahead(without_valleys(need, gap + 1), lead) for need in _needs(workload, *grid, window_s)], 0)
 
 
 def causal(workload: Workload, startup_s: float, hold_s: float, boost: float) -> Plan:
@@ -79,24 +56,29 @@ def causal(workload: Workload, startup_s: float, hold_s: float, boost: float) ->
 
     ``boost``: as many times the need after a rise, until what queued meanwhile is done.
     """
-    needs = _needs(workload, 0.8, 0.95, workload.causal_window_s)
-    hold, rise = int(hold_s / SLOT_S), int((startup_s + 60) / SLOT_S)
+    needs = _needs(workload, 0.8, 0.95, workload.causal_window_s)[:, : int(workload.requests[-1].at_s / SLOT_S) + 2]
+    held = np.array([most_ahead(need[::-1], int(hold_s / SLOT_S))[::-1] for need in needs])
+    rise, earlier = int((startup_s + 60) / SLOT_S), held.copy()
+    earlier[:, rise + 1 :] = held[:, 1:-rise]
+    return _plan(np.where(held > earlier, np.ceil(held * boost), held), SLOT_S)
+
+
+def _plan(layouts: Iterable[Floats], begin_s: float) -> Plan:
+    """Of prefill and of decode workers in each slot: the changes, within the budget."""
     plan: Plan = []
-    for slot in range(min(len(needs[0]), int(workload.requests[-1].at_s / SLOT_S) + 2)):
-        wanted = [max(need[max(0, slot - hold) : slot + 1]) for need in needs]
-        if boost > 1 and slot > rise:
-            earlier = [max(need[max(0, slot - hold - rise) : slot - rise + 1]) for need in needs]
-            wanted = [math.ceil(now * boost) if now > then else now for now, then in zip(wanted, earlier, strict=True)]
-        layout = _within_budget(*wanted)
+    for slot, (prefill, decode) in enumerate(zip(*layouts, strict=True)):
+        while prefill + decode > MAX_GPUS:
+            prefill, decode = (prefill - 1, decode) if prefill > decode else (prefill, decode - 1)
+        layout = int(prefill), int(decode)
         if not plan or layout != plan[-1][1:]:
-            plan.append(((slot + 1) * SLOT_S, *layout))
+            plan.append((max(0.001, begin_s + slot * SLOT_S), *layout))
     return plan
 
 
 # --- what a demand takes ---
 
 
-def _needs(workload: Workload, prefill_use: float, decode_use: float, window_s: float) -> tuple[Needs, Needs]:
+def _needs(workload: Workload, prefill_use: float, decode_use: float, window_s: float) -> Floats:
     """Workers of each role a slot needs at those utilisations. Prefill may lag by its objective, decode may not."""
     tokens, kv = demand_of(workload)
     width, slots = max(1, int(window_s / SLOT_S)), len(tokens)
@@ -105,11 +87,10 @@ def _needs(workload: Workload, prefill_use: float, decode_use: float, window_s: 
     rates = [max(windows[i + 1 : i + 1 + width]) for i in range(slots)]
     half = max(1, width // 2)
     smooth = [float(np.mean(kv[max(0, i - half + 1) : i + half])) for i in range(slots)]
-    per_prefill, per_decode = capacity(workload)
-    return (
-        [max(1, math.ceil(rate / (per_prefill * prefill_use))) for rate in rates],
-        [max(1, math.ceil(max(smooth[max(0, i - 1) : i + 2]) / (per_decode * decode_use))) for i in range(slots)],
-    )
+    most = [max(smooth[max(0, i - 1) : i + 2]) for i in range(slots)]
+    used = np.array([capacity(workload)]).T * [[prefill_use], [decode_use]]
+    needs: Floats = np.maximum(1, np.ceil([rates, most] / used))
+    return needs
 
 
 def capacity(workload: Workload) -> tuple[float, float]:
@@ -126,9 +107,3 @@ def capacity(workload: Workload) -> tuple[float, float]:
 def pass_s(tokens: float, speed: float) -> float:
     """A prefill pass of so many tokens, by the same."""
     return (4.209989e-7 * tokens * tokens + 1.518344e-2 * tokens + 16.50142) / 1000 / speed
-
-
-def _within_budget(prefill: int, decode: int) -> tuple[int, int]:
-    while prefill + decode > MAX_GPUS:
-        prefill, decode = (prefill - 1, decode) if prefill > decode else (prefill, decode - 1)
-    return prefill, decode

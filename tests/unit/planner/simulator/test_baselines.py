@@ -137,7 +137,7 @@ def test_the_clairvoyant_serves_a_step_before_it_comes_and_cheaper_than_a_fixed_
 
 def test_the_clairvoyant_fills_only_valleys_that_are_shorter_than_a_start() -> None:
     need = np.array([3, 1, 1, 3, 1, 1, 1, 1, 1, 3])
-    assert list(clairvoyant._without_valleys(need, 3)) == [3, 3, 3, 3, 1, 1, 1, 1, 1, 3]
+    assert list(clairvoyant.without_valleys(need, 3)) == [3, 3, 3, 3, 1, 1, 1, 1, 1, 3]
 
 
 def test_the_causal_reference_knows_the_present_and_nothing_of_what_comes() -> None:

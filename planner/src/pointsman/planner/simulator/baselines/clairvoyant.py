@@ -110,7 +110,7 @@ def scheduled(
         ]
     )
     lead = math.ceil((simulation.leads.start_s + simulation.leads.reaction_s) / SLOT_S)
-    pools = [_ahead(_without_valleys(pool, lead), lead) for pool in (prefill, decode)]
+    pools = [most_ahead(without_valleys(pool, lead), lead) for pool in (prefill, decode)]
     gpus = simulation.engine.gpus
     return tuple(clamped(int(p), int(d), policy, gpus) for p, d in zip(*pools, strict=True))
 
@@ -128,7 +128,7 @@ def decoders(sequences: float, kv_tokens: float, simulation: Simulation, policy:
     return policy.decode.most
 
 
-def _without_valleys(need: Sequence[int] | np.ndarray, slots: int) -> np.ndarray:
+def without_valleys(need: Sequence[int] | np.ndarray, slots: int) -> np.ndarray:
     """Valleys of at most ``slots`` filled: to empty and start again would cost more than to keep."""
     filled = np.array(need)
     for level in range(1, int(filled.max(initial=1)) + 1):
@@ -139,7 +139,7 @@ def _without_valleys(need: Sequence[int] | np.ndarray, slots: int) -> np.ndarray
     return filled
 
 
-def _ahead(need: np.ndarray, slots: int) -> np.ndarray:
+def most_ahead(need: np.ndarray, slots: int) -> np.ndarray:
     """The most needed from each slot to ``slots`` later."""
     padded = np.concatenate([need, np.full(slots, need[-1])])
     ahead: np.ndarray = np.lib.stride_tricks.sliding_window_view(padded, slots + 1).max(axis=1)
