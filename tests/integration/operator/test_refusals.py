@@ -261,7 +261,7 @@ async def test_a_pool_that_is_refused_has_no_number_until_it_is_made_with_that_o
     await enforce_quota(cluster, **{"count/workerpools.pointsman.dev": "0"})
     await cluster.create()
     said = await cluster.until_condition(ConditionType.DECODE_READY, "False", "ObjectRefused")
-    assert "their WorkerPool does not exist" in said and "quota" in said
+    assert "the WorkerPool does not exist" in said and "quota" in said
 
     async def counts() -> tuple[Object, int]:
         found = await cluster.kube.get(resources.LLM_SERVICES, "chat", cluster.namespace)

@@ -120,7 +120,7 @@ async def test_a_silent_gateway_is_passed_over_and_a_drain_ends_at_its_deadline(
     for worker in cluster.kubelet.workers.values():
         worker.in_flight = 1
     await cluster.edit({"pools": {"decode": {"replicas": 1}}})
-    assert "drain does not wait" in await cluster.until_event("GatewaySkipped")
+    assert "drains do not wait" in await cluster.until_event("GatewaySkipped")
     await cluster.until_summary("1P1D")
     assert len(cluster.kubelet.lost_work) == 1, "the gateway retries it elsewhere"
     assert "drain.timeoutSeconds 4 has passed" in await cluster.until_event("WorkerDeleted")

@@ -79,6 +79,6 @@ async def test_images_that_wait_become_a_plan_for_more_encode_workers(
     assert inputs["encodeWorkers"] == 1
     assert inputs["encodeMilliseconds"] == pytest.approx(100, rel=0.2)
     assert "% of the TTFT objective" in plan.spec.message
-    assert "1 encode workers serve" in told
+    assert "1 encode worker serves" in told
     workers = await world.exported("pointsman_planner_workers")
     assert any(s.labels["role"] == "Encode" and s.labels["condition"] == "Active" and s.value == 1 for s in workers)
