@@ -38,8 +38,8 @@ class Run:
     note: str = ""
     sources: str = ""  # digest of what ran, of ours; "": of the others, or not known
     goal: float | None = None  # the policy's attainment, where it differs from run to run
-    layouts: str = ""  # over time, where a picture shows them: "0 4P2D, 155 3P2D", seconds and the workers that serve
-    shares: str = ""  # beside it: within objectives, of each half minute of arrivals
+    layouts: Sequence[tuple[float, int, int]] = ()  # where a picture shows them: since when, workers of either role
+    shares: Sequence[float | None] = ()  # beside it: within objectives, of each half minute of arrivals
 
 
 Found = dict[str, list[Run]]

@@ -1,8 +1,7 @@
 """Renders what the planner's benchmarks kept to ``docs/reports/planner-evaluation.md`` and its pictures."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Final
@@ -179,38 +178,11 @@ def picture_name(load: str) -> str:
 def picture(of_load: Found) -> str:
     """Over time, of the first seed: the workers of either role, and requests within objectives; "" if not kept."""
     ours, fixed = of_load[OURS][0], of_load[STATIC][0]
+    end_s = len(ours.shares) * SHARE_S
     if not ours.layouts or not fixed.shares:
         return ""
-    end_s = len(ours.shares.split()) * SHARE_S
-    return render(
-        "fixed-gpus.svg",
-        gpus=GPUS,
-        load=ours.scenario,
-        steps=[*_steps(ours.layouts, end_s)],
-        split=int(fixed.layouts.split()[1].partition("P")[0]),
-        ours=[*_line(ours.shares, end_s)],
-        fixed=[*_line(fixed.shares, end_s)],
-        clock=[(at_s / end_s, tick_clock(at_s, end_s)) for at_s in moments(end_s)],
-        unit=tick_unit(end_s),
-        attainment=ours.attainment,
-        fixed_attainment=fixed.attainment,
-    )
-
-
-def _steps(layouts: str, end_s: float) -> Iterator[tuple[float, float, int, int]]:
-    """(from, to, prefill, decode) of what ``Run.layouts`` says, from and to as shares of the time."""
-    points = [each.split() for each in layouts.split(", ")]
-    for (at_s, layout), (to_s, _) in pairwise([*points, [str(end_s), ""]]):
-        prefill, decode = layout.removesuffix("D").split("P")
-        if float(at_s) < end_s:
-            yield float(at_s) / end_s, min(float(to_s) / end_s, 1.0), int(prefill), int(decode)
-
-
-def _line(shares: str, end_s: float) -> Iterator[tuple[float, float]]:
-    """(time as a share of the whole, share of requests) of each half minute in which some arrived."""
-    for number, share in enumerate(shares.split()):
-        if share != "-":
-            yield (number + 0.5) * SHARE_S / end_s, float(share)
+    clock = [(at_s / end_s, tick_clock(at_s, end_s)) for at_s in moments(end_s)]
+    return render("fixed-gpus.svg", gpus=GPUS, ours=ours, fixed=fixed, end_s=end_s, clock=clock, unit=tick_unit(end_s))
 
 
 if __name__ == "__main__":

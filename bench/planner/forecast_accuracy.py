@@ -41,18 +41,13 @@ def _half_hours(gpu: str) -> list[Load]:
 
 
 TOGETHER: Final = {
-    **{name: [LOADS[name]] for name in ("step", "mixshift", "burst", "ramp", "moon_conv", "azure_conv", "onoff")},
-    "constant, 4 to 13/s": _half_hours("a100_sxm"),
-    "constant, 20 to 40/s": _half_hours("h100_sxm"),
+    **{name: ([LOADS[name]], (11, 12, 13)) for name in ("step", "mixshift", "burst", "ramp", "moon_conv")},
+    "azure_conv": ([LOADS["azure_conv"]], (11,)),  # arrivals are the same, whatever the seed
+    "onoff": ([LOADS["onoff"]], (11, 12, 13)),
+    "constant, 4 to 13/s": (_half_hours("a100_sxm"), (51, 52, 53)),
+    "constant, 20 to 40/s": (_half_hours("h100_sxm"), (51, 52, 53)),
 }
-"""Loads that are measured as if they were one."""
-
-
-def seeds(name: str) -> Sequence[int]:
-    """Azure's arrivals are the same, whatever the seed; constant loads have seeds of their own."""
-    if name == "azure_conv":
-        return (11,)
-    return (51, 52, 53) if name.startswith("constant") else (11, 12, 13)
+"""Loads that are measured as if they were one, and their seeds."""
 
 
 class Look(NamedTuple):
@@ -107,7 +102,7 @@ def drawn(segments: Sequence[Segment], from_s: float, to_s: float) -> float:
 def measured(name: str, seed: int) -> dict[float, list[Look]]:
     """One of ``TOGETHER``."""
     found: dict[float, list[Look]] = {horizon_s: [] for horizon_s in HORIZONS}
-    for load in TOGETHER[name]:
+    for load in TOGETHER[name][0]:
         shape = load.trace if isinstance(load.trace, str) else None
         segments = None if shape is None else named_shape(shape).segments(random.Random(seed))
         for horizon_s, more in looks(load.arrivals(seed).arrival_s, segments).items():
@@ -122,7 +117,7 @@ def mape(found: Sequence[Look], of: str) -> float:
 
 def rows(name: str) -> Iterator[Row]:
     """Means over the seeds: of each horizon beside both plain forecasts, and how much the bound covers."""
-    found = [measured(name, seed) for seed in seeds(name)]
+    found = [measured(name, seed) for seed in TOGETHER[name][1]]
     of = partial(row, of_means=True, command=COMMAND)
     for horizon_s, when in HORIZONS.items():
         ours = [mape(each[horizon_s], "ours") for each in found]

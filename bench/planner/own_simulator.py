@@ -192,19 +192,18 @@ def remembering(prompt_tokens: float, output_tokens: float, window_s: float) -> 
     return State(lengths=replace(lengths, first=FirstAnswers(over=True)))
 
 
-def _layouts(result: Result) -> str:
-    """When other workers serve than before, e.g. ``0 4P2D, 155 3P2D, 160 3P3D``."""
-    layouts = itertools.groupby(result.timeline, lambda point: f"{point.prefill_active}P{point.decode_active}D")
-    starts = [(next(points).at_s, layout) for layout, points in layouts]
-    return ", ".join(f"{at_s if number else 0:g} {layout}" for number, (at_s, layout) in enumerate(starts))
+def _layouts(result: Result) -> list[tuple[float, int, int]]:
+    """When other workers serve than before: seconds, prefill and decode workers."""
+    kept = itertools.groupby(result.timeline, lambda point: (point.prefill_active, point.decode_active))
+    starts = [(next(points).at_s, *layout) for layout, points in kept]
+    return [(0.0, *starts[0][1:]), *starts[1:]]
 
 
-def _shares(result: Result) -> str:
-    """Of each ``SHARE_S`` of arrivals, within objectives: ``1 0.98 -``; a stroke where none arrived."""
+def _shares(result: Result) -> list[float | None]:
+    """Of each ``SHARE_S`` of arrivals, within objectives; None where none arrived."""
     met, slot = result.met, (result.arrival_s // SHARE_S).astype(int)
-    return " ".join(
-        f"{met[here].mean():.3g}" if (here := slot == number).any() else "-" for number in range(int(slot.max()) + 1)
-    )
+    slots = [met[slot == number] for number in range(int(slot.max()) + 1)]
+    return [float(f"{here.mean():.3g}") if len(here) else None for here in slots]
 
 
 if __name__ == "__main__":

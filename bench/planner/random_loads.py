@@ -5,9 +5,9 @@ Shipped tables, times of the true engine scaled, random lengths and objectives t
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from pointsman.planner.simulator.baselines.clairvoyant import decoders, prefill_
 from pointsman.planner.simulator.baselines.layouts import ALL_REMOTE
 from pointsman.planner.simulator.baselines.static import static
 from pointsman.planner.simulator.simulate import simulate
-from pointsman.planner.simulator.types import Floats, Ints, Result, Simulation, Trace, Truth
+from pointsman.planner.simulator.types import Floats, Result, Simulation, Trace, Truth
 
 WORKERS: Final = 16  # that the budget allows
 AMPLE: Final = ((8, 8), (11, 5), (5, 11))
@@ -38,15 +38,14 @@ ROUNDS: Final = 4  # of scaling a load to the workers it is to need …
 MOST_ROUNDS: Final = 8  # … and up to so many, where the last one had too few requests
 
 
-@dataclass(frozen=True)
-class Requests:
-    """How long requests are: means in tokens, the spread of their logarithms, and what they become half-way."""
+class Lengths(NamedTuple):
+    """Of prompts or outputs: the mean in tokens, the spread of logarithms, how many times as long they become half-way,
+    and the most."""
 
-    prompt_tokens: float
-    output_tokens: float
-    prompt_spread: float
-    output_spread: float
-    becomes: tuple[float, float] = (1.0, 1.0)  # as many times as long: prompts, outputs
+    tokens: int
+    spread: float
+    becomes: float
+    most: int
 
 
 @cache
@@ -106,13 +105,14 @@ def _service(draw: np.random.Generator, seed: int, shape: str) -> Service:
         start_s = float(varied.choice([30, 60, 120, 180, 300]))
         if varied.random() < 0.3:
             becomes = math.exp(varied.uniform(-1.2, 1.2)), math.exp(varied.uniform(-1.2, 1.2))
-    requests = Requests(round(prompt), round(output), *spreads, becomes)
+    prompts = Lengths(round(prompt), spreads[0], becomes[0], 60_000)
+    outputs = Lengths(round(output), spreads[1], becomes[1], 4_000)
     truth, leads = Truth(prefill_kappa, decode_kappa, TRUTH.noise_sigma), replace(LEADS, start_s=start_s)
     simulation = Simulation(engine, 2, 2, truth=truth, leads=leads, seed=seed)
-    trace, (p, d) = _scaled(draw, rates, requests, simulation, rules, workers=draw.uniform(4, 11))
+    trace, (p, d) = _scaled(draw, rates, (prompts, outputs), simulation, rules, workers=draw.uniform(4, 11))
     note = (
         f"{name}, κ {prefill_kappa:.2f} and {decode_kappa:.2f}; {len(trace) / len(rates):.2f} requests/s of "
-        f"{requests.prompt_tokens:g}+{requests.output_tokens:g} tokens; TTFT {objectives['ttftMs']:g} ms, "
+        f"{prompts.tokens}+{outputs.tokens} tokens; TTFT {objectives['ttftMs']:g} ms, "
         f"TPOT {objectives['tpotMs']:g} ms; {p}P{d}D"
     )
     note = note if shape == "constant" else f"{shape}; starts of {start_s:g} s; {note}"
@@ -120,12 +120,13 @@ def _service(draw: np.random.Generator, seed: int, shape: str) -> Service:
 
 
 def _scaled(
-    draw: np.random.Generator, rates: Floats, requests: Requests, simulation: Simulation, rules: Policy, workers: float
-) -> tuple[Trace, tuple[int, int]]:
+    draw: np.random.Generator, rates: Floats, lengths: tuple[Lengths, Lengths], simulation: Simulation, rules: Policy,
+    workers: float,
+) -> tuple[Trace, tuple[int, int]]:  # fmt: skip
     """(a trace whose busiest half minutes need about so many workers, the layout its first ones need)."""
     seed, scale, first = int(draw.integers(2**32)), 1.0, (1, 1)
     for number in range(MOST_ROUNDS):
-        trace = _trace(seed, np.minimum(rates * scale, rates * MOST_REQUESTS / rates.sum()), requests)
+        trace = _trace(seed, np.minimum(rates * scale, rates * MOST_REQUESTS / rates.sum()), lengths)
         if len(trace) < LEAST_REQUESTS:
             scale *= 3
             continue
@@ -148,16 +149,13 @@ def _needs(trace: Trace, simulation: Simulation, rules: Policy, seconds: int) ->
     return work / 0.8, np.array(decode, dtype=float)
 
 
-def _trace(seed: int, rates: Floats, requests: Requests) -> Trace:
+def _trace(seed: int, rates: Floats, lengths: tuple[Lengths, Lengths]) -> Trace:
     draw = np.random.default_rng(seed)
     counts = draw.poisson(rates)
     arrival_s = np.sort(np.repeat(np.arange(len(rates)), counts) + draw.random(counts.sum()))
-    later = np.where(arrival_s > len(rates) / 2, 1.0, 0.0)
-
-    def lengths(mean: float, spread: float, becomes: float, most: int) -> Ints:
+    later, columns = np.where(arrival_s > len(rates) / 2, 1.0, 0.0), []
+    for mean, spread, becomes, most in lengths:
         tokens = mean * np.exp(draw.normal(-spread * spread / 2, spread, len(arrival_s)))
-        return np.clip(np.round(tokens * becomes**later), 1, most).astype(np.int64)
-
-    prompts = lengths(requests.prompt_tokens, requests.prompt_spread, requests.becomes[0], 60_000)
-    outputs = lengths(requests.output_tokens, requests.output_spread, requests.becomes[1], 4_000)
+        columns.append(np.clip(np.round(tokens * becomes**later), 1, most).astype(np.int64))
+    prompts, outputs = columns
     return Trace(f"random load {seed}", arrival_s, prompts, outputs)

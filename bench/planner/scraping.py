@@ -61,8 +61,6 @@ def served(workers: int) -> Iterator[dict[str, str]]:
         for process in processes:
             process.terminate()
             process.join()
-        for each in listening:
-            each.close()
 
 
 async def rounds(reader: Scraper, urls: Mapping[str, str], count: int) -> list[tuple[float, float, float]]:

@@ -8,19 +8,18 @@ half an hour, with workers that start in two minutes as in all loads of ``make b
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from statistics import fmean
 from typing import Final
 
 import numpy as np
 
-from bench.planner.loads import DATA, LOADS
+from bench.planner.loads import LOADS
 from bench.rows import RESULTS, Row, finish, options, read, row
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.state import State
 from pointsman.planner.core.workload.arrival_forecast import RateForecaster
 from pointsman.planner.core.workload.seasonality import DAY_S, Season
-from pointsman.planner.replay.trace_files import load_trace
 from pointsman.planner.simulator.simulate import simulate
 from pointsman.planner.simulator.types import Floats, Planner, Trace
 
@@ -50,22 +49,6 @@ def _noise(rng: np.random.Generator, day_s: float, days: int) -> Floats:
     return noise
 
 
-@cache
-def _azure_minutes() -> Floats:
-    """Two copies of Azure's recorded conversations, requests a second in each minute of the recorded hour."""
-    arrivals = load_trace(DATA / "azure-llm-2023" / "AzureLLMInferenceTrace_conv.csv.xz", 0).trace.arrival_s
-    minutes = np.histogram(arrivals, bins=np.arange(0, arrivals[-1], 60.0))[0]
-    return np.array(2 * minutes / 60)
-
-
-def azure(rng: np.random.Generator, day_s: float, days: int) -> Floats:
-    """The recorded hour as the shape of a day."""
-    shape = _azure_minutes()
-    of_day = np.arange(int(day_s * days)) % day_s / day_s
-    rates: Floats = np.interp(of_day * len(shape), np.arange(len(shape)), shape) * _noise(rng, day_s, days)
-    return rates
-
-
 def bursts(rng: np.random.Generator, day_s: float, days: int, *, without: int | None = None, late: float = 0) -> Floats:
     """3 requests/s, and 11 twice a day at the same time; on the day ``without`` none, each ``late`` of a day later."""
     at_s = np.arange(int(day_s * days))
@@ -90,7 +73,6 @@ RATES: Final[dict[str, Callable[[np.random.Generator, float, int], Floats]]] = {
     "bursts at the same hour": bursts,
     "bursts within a bin": partial(bursts, late=1 / 576),
     "bursts, but none on a holiday": partial(bursts, without=4),
-    "azure's hour as a day": azure,
     "constant": lambda _, day_s, days: np.full(int(day_s * days), 8.0),
     "random walk": walk,
 }

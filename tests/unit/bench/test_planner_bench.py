@@ -138,8 +138,8 @@ def test_six_workers_serve_all_the_time_and_only_their_roles_change() -> None:
     mine, restarted = cell.run(OURS), cell.run("Dynamo-like")
     assert (mine.peak_gpus, restarted.peak_gpus, restarted.switches) == (6, 6, 0)
     assert restarted.gpu_hours != mine.gpu_hours, "workers were started and stopped"
-    assert mine.layouts.startswith("0 4P2D, ")
-    assert len(mine.shares.split()) == 7 and restarted.layouts == ""
+    assert mine.layouts[0] == (0, 4, 2) and len(mine.layouts) > 1
+    assert len(mine.shares) == 7 and restarted.layouts == ()
 
 
 def test_the_clairvoyant_takes_the_fixed_layout_where_no_schedule_is_better() -> None:
@@ -273,8 +273,8 @@ def test_the_page_marks_the_best_of_those_that_do_not_know_the_future() -> None:
 
 
 def test_a_picture_shows_the_workers_of_either_role_at_their_times_and_both_lines() -> None:
-    mine = replace(run(OURS, 1, 0.9, 2.5), layouts="0 4P2D, 60 3P2D, 70 3P3D", shares="1 0.5 - 1")
-    fixed = replace(run(STATIC, 1, 0.8, 2.5), layouts="0 2P4D", shares="0.5 0.5 0.5 0.5", note="2P4D, threshold 512")
+    mine = replace(run(OURS, 1, 0.9, 2.5), layouts=[(0, 4, 2), (60, 3, 2), (70, 3, 3)], shares=[1, 0.5, None, 1])
+    fixed = replace(run(STATIC, 1, 0.8, 2.5), layouts=[(0, 2, 4)], shares=[0.5] * 4, note="2P4D, threshold 512")
     root = ElementTree.fromstring(evaluation_page.picture({OURS: [mine], STATIC: [fixed]}))
     rects = [each.attrib for each in root.iter() if each.tag.endswith("rect") and "shape-rendering" in each.attrib]
     worker = 108 / evaluation_page.GPUS

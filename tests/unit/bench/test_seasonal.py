@@ -19,8 +19,6 @@ def test_bursts_come_at_the_same_time_of_each_day_but_not_on_the_holiday() -> No
         holiday = of["bursts, but none on a holiday"]
         assert (holiday[at] - holiday[at - 1] > 7) is not (day == 4)
     assert set(of["constant"]) == {8.0}
-    hour = of["azure's hour as a day"]
-    assert np.corrcoef(hour[: 24 * HOUR], hour[24 * HOUR : 48 * HOUR])[0, 1] > 0.3
 
 
 def test_rows_are_ratios_of_means_over_the_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
