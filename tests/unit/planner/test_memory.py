@@ -52,7 +52,7 @@ def anything(rng: random.Random, at_s: float, look: int, layout: tuple[int, int]
     rate, prompt, answer = 10 ** rng.uniform(-0.5, 1.5), 10 ** rng.uniform(1.5, 4), 10 ** rng.uniform(0, 2.5)
     load = Load(
         max(0.0, rng.gauss(rate, rate / 4)), prompt_tokens=prompt, output_tokens=answer,
-        cached_tokens=rng.uniform(0, prompt), started_per_s=rate,
+        cached_tokens=rng.uniform(0, prompt),
         prompt_length_shares=tuple((2.0**power, 1 / 12) for power in range(4, 16)),
         ended_per_s=rate * rng.uniform(0.5, 1.2), decoding=rng.uniform(0, 500), step_ms=rng.uniform(5, 40),
         pulled_tokens=1e4, pulling_s=rng.uniform(0.01, 2),

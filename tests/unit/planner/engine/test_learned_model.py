@@ -74,14 +74,6 @@ def test_an_engine_that_became_slower_is_followed() -> None:
     assert taught(found + slower).prefill_ms(4000, 0) == pytest.approx(1.3 * prefill_ms(4000), rel=0.05)
 
 
-def test_prefills_that_an_earlier_version_measured_by_the_prompt_are_forgotten() -> None:
-    """They were times of a prompt in a full pass; as times of a pass of its own they would be too short for ever."""
-    earlier = replace(Learner().observe([EngineSample(Role.PREFILL, 10.0, 1000)] * 40), by_pass=False)
-    seen = earlier.observe([EngineSample(Role.PREFILL, pass_ms(TABLE, 4, 1000, 0), 4000, 4)])
-    assert seen.corrected(TABLE, 0.0, 2000).prefill_ms(1000, 0) == pytest.approx(TABLE.prefill_ms(1000, 0))
-    assert Learner().observe([]).by_pass
-
-
 def test_passes_of_many_prompts_correct_a_table_of_single_ones() -> None:
     """An engine that takes 1.5 times the table's time, seen in passes of many: what a prompt takes alone is right."""
     learner = Learner()

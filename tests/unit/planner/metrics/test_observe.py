@@ -1,6 +1,5 @@
 """From pages to an Observation, with pages that a gateway and vLLM workers really write."""
 
-import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -247,26 +246,19 @@ def test_refused_requests_are_no_load() -> None:
     assert load.arrivals_per_s == 0.0, "refused in a later window than it was accepted in"
 
 
-def test_first_tokens_are_counted_by_engines_whether_clients_stream_or_not() -> None:
-    """P-D2: half of the clients do not stream, and what decodes is what began, for as long as an answer takes."""
+def test_a_decode_worker_that_does_not_report_its_sequences_makes_their_number_unknown() -> None:
     gateway = Gateway()
     before = gateway.page()
-    for number in range(20):
-        gateway.request(0.5, 0.01, 100, 20, streamed=number % 2 == 0)
-
-    def page(first_tokens: float) -> Page:
-        return {"vllm:num_requests_running": {(): 4.0}, "vllm:time_to_first_token_seconds_count": {(): first_tokens}}
-
-    workers = [Seen(worker(name), Reading(page(5.0), page(15.0), 5.0)) for name in ("d", "e")]
-    workers.append(Seen(worker("p", Role.PREFILL), Reading(page(0.0), page(99.0), 5.0)))
+    running: Page = {"vllm:num_requests_running": {(): 4.0}}
+    workers = [Seen(worker(name), Reading(running, running, 5.0)) for name in ("d", "e")]
+    workers.append(Seen(worker("p", Role.PREFILL), Reading(running, running, 5.0)))
     load = seen([Reading(before, gateway.page(), 5.0)], workers).load
     assert load is not None
-    assert load.started_per_s == pytest.approx(4.0)
-    silent = Seen(worker("f"), Reading({}, {"vllm:num_requests_running": {(): 1.0}}, 5.0))
+    assert load.decoding == 8
+    silent = Seen(worker("f"), Reading({}, {}, 5.0))
     load = seen([Reading(before, gateway.page(), 5.0)], [*workers, silent]).load
     assert load is not None
-    assert load.started_per_s is None
-    assert load.decoding == 9
+    assert load.decoding is None
 
 
 class Images:
@@ -535,8 +527,9 @@ def test_decode_workers_say_what_they_lack_of_prompts_and_prefill_workers_what_t
     assert sum(share for tokens, share in shares.items() if 128 < tokens < 256) == pytest.approx(1 / 4)
     assert sum(share for tokens, share in shares.items() if 2048 < tokens < 4096) == pytest.approx(1 / 4)
     assert replace(found.uncached, length_shares=()) == Uncached(
-        4.0, 16_000.0, 3_100.0, (), 1.0, 3000.0, 2500.0, silent_tokens=3_100.0, only_local=(("unsupported", 0.25),)
-    ), "its engine does not say what it pulled"
+        4.0, 16_000.0, 3_100.0, (), 1.0, 3000.0, 2500.0, only_local=(("unsupported", 0.25),)
+    )
+    assert found.pulled_tokens is None, "its engine does not say what it pulled"
 
 
 def test_prompts_that_no_prefill_worker_can_take_are_none_that_a_prefill_pool_is_sized_for() -> None:
@@ -586,6 +579,8 @@ def one_that_computes(prompts: int, asked: float, had: float, says: bool) -> See
     page = dict(parse(generate_latest(registry).decode()))
     if says:
         page |= {"vllm:prefix_cache_queries_total": {(): asked}, "vllm:prefix_cache_hits_total": {(): had}}
+        page["vllm:prompt_tokens_by_source_total"] = {(("source", "external_kv_transfer"),): 0.0}
+        page["vllm:nixl_xfer_time_seconds_sum"] = {(): 0.0}
     return Seen(worker(f"p-{prompts}", Role.PREFILL), Reading({}, page, 5.0))
 
 
@@ -614,19 +609,24 @@ def test_where_all_engines_say_what_they_pulled_their_sums_are_taken_as_they_are
     workers = [one_that_pulls(1000, says=True), one_that_pulls(300, says=True), one_that_computes(2, 3000, 200, True)]
     load = seen([Reading({}, Gateway().page(), 5.0)], workers).load
     assert load is not None
-    assert load.uncached is not None
-    assert (load.uncached.silent_tokens, load.uncached.silent_prefilled) == (0.0, 0.0)
-    assert load.pulled_tokens == 999 + 299
+    assert (load.pulled_tokens, load.pulling_s) == (999 + 299, 0.02)
+    unread = seen([Reading({}, Gateway().page(), 5.0)], [replace(each, reading=None) for each in workers]).load
+    assert unread is not None
+    assert (unread.pulled_tokens, unread.pulling_s) == (None, None), "unknown is not zero"
 
 
-def test_a_worker_that_says_what_it_pulled_but_not_how_long_that_took_counts_as_silent() -> None:
+@pytest.mark.parametrize("silent", ["vllm:prompt_tokens_by_source_total", "vllm:nixl_xfer_time_seconds_sum"])
+@pytest.mark.parametrize("condition", [WorkerCondition.ACTIVE, WorkerCondition.STARTING])
+def test_of_a_mixed_fleet_is_unknown_what_was_pulled_but_an_engine_that_starts_is_no_other_one(
+    silent: str, condition: WorkerCondition
+) -> None:
     half = one_that_pulls(300, says=True)
     assert half.reading is not None and half.reading.page is not None
-    page = {name: values for name, values in half.reading.page.items() if name != "vllm:nixl_xfer_time_seconds_sum"}
-    workers = [one_that_pulls(1000, says=True), replace(half, reading=Reading({}, page, 5.0))]
-    load = seen([Reading({}, Gateway().page(), 5.0)], workers).load
-    assert load is not None and load.uncached is not None
-    assert (load.pulled_tokens, load.uncached.silent_tokens) == (999, 300)
+    page = {name: values for name, values in half.reading.page.items() if name != silent}
+    other = replace(half, worker=replace(half.worker, condition=condition), reading=Reading({}, page, 5.0))
+    load = seen([Reading({}, Gateway().page(), 5.0)], [one_that_pulls(1000, says=True), other]).load
+    assert load is not None
+    assert load.pulled_tokens == (999 if condition is WorkerCondition.STARTING else None)
 
 
 def test_of_workers_that_do_not_say_what_they_lack_nothing_is_known() -> None:
@@ -698,23 +698,3 @@ def test_the_age_of_workers_is_that_of_the_oldest_page_of_those_that_serve() -> 
     assert found.workers_age_s == 9.0
     assert found.age_s == 9.0, "half of the workers could not be read since then"
     assert found.gateways_age_s == 1
-
-
-def test_prompts_that_wait_longer_than_a_window_are_as_dear_as_they_are_where_one_engine_is_silent() -> None:
-    draw, known = random.Random(3), NOTHING_CACHED
-    pulled = [[0.0, 0.0] for _ in range(2000)]
-    dear: list[float] = []
-    for window in range(1500):
-        lacked, silent, prefilled = 0.0, 0.0, 0
-        for _ in range(draw.randrange(4)):
-            who, tokens, later = draw.randrange(2), draw.lognormvariate(7.0, 1.0), window + draw.randrange(4)
-            pulled[later][who] += tokens
-            lacked, silent = lacked + tokens, silent + tokens * who
-            prefilled += 1
-        done = sum(pulled[window])
-        uncached = Uncached(prefilled, 2 * lacked, lacked, (), prefilled, 2 * done, done, silent_tokens=silent)
-        known = known.observe(Load(1.0, uncached=uncached, pulled_tokens=pulled[window][0]), ())
-        dear.append(known.computed_by_prefill(1000.0))
-    dear = sorted(dear[200:])
-    assert dear[len(dear) // 2] == pytest.approx(1000, rel=0.05)
-    assert dear[len(dear) // 20] > 700 and dear[-len(dear) // 20] < 1400

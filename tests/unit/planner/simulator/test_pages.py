@@ -147,7 +147,7 @@ def test_how_clients_are_answered_and_by_how_many_gateways_changes_nothing_that_
 ) -> None:
     plain, _ = looks(Simulation(ENGINE, 2, 2))
     found, _ = looks(Simulation(ENGINE, 2, 2, whole_answers_share=whole, gateways=gateways))
-    for what in ("arrivals_per_s", "started_per_s", "ended_per_s", "decoding", "step_ms", "output_tokens"):
+    for what in ("arrivals_per_s", "ended_per_s", "decoding", "step_ms", "output_tokens"):
         assert mean(found, what) == pytest.approx(mean(plain, what)), what
     assert found[-1].gateways == gateways
 

@@ -34,7 +34,6 @@ def served(windows: int, length: Callable[[random.Random], int], seed: int = 1, 
             arrivals_per_s=PER_WINDOW / TICK_S,
             prompt_tokens=1000.0,
             output_tokens=sum(ended) / len(ended) if ended else None,
-            started_per_s=PER_WINDOW / TICK_S,
             ended_per_s=len(ended) / TICK_S,
             decoding=None if tick in blind else float(len(decoding)),
             step_ms=STEP_S * 1000,
@@ -88,7 +87,7 @@ def test_it_is_over_when_answers_become_short() -> None:
     lengths = served(20, exponential)
     assert not lengths.first.over
     for tick in range(21, 40):
-        load = Load(4.8, 1000.0, None, 20.0, started_per_s=4.8, ended_per_s=4.8, decoding=2.4, step_ms=25.0)
+        load = Load(4.8, 1000.0, None, 20.0, ended_per_s=4.8, decoding=2.4, step_ms=25.0)
         lengths = lengths.observe(load, TICK_S, tick * TICK_S)
     assert lengths.first.over
     assert lengths.output_tokens == pytest.approx(20, rel=0.1)
@@ -96,5 +95,5 @@ def test_it_is_over_when_answers_become_short() -> None:
 
 def test_tokens_that_nobody_counted_are_not_none() -> None:
     lengths = served(6, exponential)
-    load = Load(24.0, 1000.0, started_per_s=24.0, ended_per_s=24.0, decoding=200.0, step_ms=None)
+    load = Load(24.0, 1000.0, ended_per_s=24.0, decoding=200.0, step_ms=None)
     assert lengths.observe(load, TICK_S, 7 * TICK_S).first == lengths.first

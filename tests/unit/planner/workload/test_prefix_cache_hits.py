@@ -124,7 +124,7 @@ def test_while_no_engine_says_what_it_pulled_a_prompt_does_not_look_dearer() -> 
     seen = after(LOAD, 10).prefixes
     for _ in range(20):
         seen = seen.observe(replace(LOAD, pulled_tokens=None), seen.shares)
-        assert seen.computed_by_prefill(3000.0) == pytest.approx(3200.0)
+        assert 3000.0 <= seen.computed_by_prefill(3000.0) <= 3200.0
 
 
 def test_a_window_in_which_nobody_says_changes_nothing_and_what_is_old_is_forgotten() -> None:

@@ -22,7 +22,7 @@ from pointsman.planner.core.workload.length_variability import Shape
 from pointsman.planner.core.workload.request_lengths import Lengths
 from pointsman.planner.core.workload.seasonality import Season, SeasonalForecast
 
-STATE_VERSION: Final = 4
+STATE_VERSION: Final = 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,8 +111,6 @@ class Uncached:
     prefilled: float = 0.0  # requests that prefill workers computed …
     asked_tokens: float = 0.0  # … tokens of their prompts …
     computed_tokens: float = 0.0  # … and what they lacked of them
-    silent_tokens: float = 0.0  # of ``tokens``, those of decode workers whose engines do not say what they pulled
-    silent_prefilled: float = 0.0  # requests that prefill workers computed whose engines do not say what they had
     only_local: tuple[tuple[str, float], ...] = ()  # (why no prefill worker can take them, share of all prompts)
 
 
@@ -126,7 +124,6 @@ class Load:
     output_tokens: float | None = None
     prompt_length_shares: tuple[tuple[float, float], ...] = ()  # (tokens, share of requests), shares sum to 1
     measured: float | None = None  # requests behind the means; None: about as many as arrived
-    started_per_s: float | None = None  # requests that got their first token
     ended_per_s: float | None = None  # requests that got their last one
     decoding: float | None = None  # sequences that decode now, on all decode workers
     step_ms: float | None = None  # between two tokens of a sequence, mean over tokens of the window

@@ -167,7 +167,6 @@ class WorkerPage:
     cached_tokens: int = 0
     computed_tokens: int = 0
     pulled_tokens: int = 0
-    first_tokens: int = 0
     steps: int = 0
     uncached: CountedHistogram = field(
         default_factory=lambda: CountedHistogram(named.WORKER_UNCACHED_TOKENS.name, TOKEN_BOUNDS)
@@ -235,7 +234,6 @@ class WorkerPage:
                 (*_ENGINE, ("source", "local_compute")): float(self.computed_tokens),
                 (*_ENGINE, ("source", "external_kv_transfer")): float(self.pulled_tokens),
             },
-            "vllm:time_to_first_token_seconds_count": {_ENGINE: float(self.first_tokens)},
             "vllm:iteration_tokens_total_count": {_ENGINE: float(self.steps)},
         }
         histograms = (self.uncached, self.for_others, self.prefill_s, self.computed, self.gaps_s, self.transfers_s)

@@ -296,7 +296,6 @@ class RequestPath:
             self._pending_prompts -= 1
             request.pending_tokens = request.counted_tokens = 0
             worker.decoding += 1
-            worker.page.first_tokens += 1
             if request.blocks:
                 worker.cache.hold(request.blocks)
         index = request.index

@@ -82,25 +82,22 @@ class Learner:
     steps: tuple[tuple[int, Bucket], ...] = ()
     prefill_samples: int = 0
     step_samples: int = 0
-    by_pass: bool = False  # prefills were measured by the pass; an earlier version measured them by the prompt
 
     def observe(self, samples: Sequence[EngineSample]) -> "Learner":
         """Take one tick's measurements; what cannot be a time is not taken."""
         real = [s for s in samples if 0 < s.observed_ms < 1e7 and s.batch > 0]
         prefills = _evenly([s for s in real if s.role is Role.PREFILL and s.tokens is not None and s.tokens > 0])
         steps = _evenly([s for s in real if s.role is Role.DECODE])
-        known, prefill_samples = (self.prefills, self.prefill_samples) if self.by_pass else ((), 0)
         return Learner(
-            _take(known, prefill_samples, prefills, lambda s: _octave(s.tokens or 1.0)),
+            _take(self.prefills, self.prefill_samples, prefills, lambda s: _octave(s.tokens or 1.0)),
             _take(
                 self.steps,
                 self.step_samples,
                 steps,
                 lambda s: 1000 * (_octave(s.batch) // 3) + _octave(s.tokens or 1.0) // 2,
             ),
-            prefill_samples + len(prefills),
+            self.prefill_samples + len(prefills),
             self.step_samples + len(steps),
-            by_pass=True,
         )
 
     def model(self) -> LearnedModel | None:

@@ -37,8 +37,6 @@ _GAUGES: Final = (
     "vllm:num_requests_waiting",
     "vllm:cache_config_info",
 )
-FIRST_TOKENS: Final = "vllm:time_to_first_token_seconds_count"
-"""First tokens of an engine, of streams and whole answers alike."""
 ENGINE_STEPS: Final = "vllm:iteration_tokens_total_count"
 """Steps of an engine in which it computed anything."""
 _HISTOGRAMS: Final = (
@@ -73,7 +71,6 @@ FAMILIES: Final = (
     "vllm:prompt_tokens_by_source_total",
     "vllm:prefix_cache_queries_total",
     "vllm:prefix_cache_hits_total",
-    FIRST_TOKENS,
     ENGINE_STEPS,
     *_GAUGES,
     *(f"{name}_{part}" for name in _HISTOGRAMS for part in ("bucket", "sum")),
@@ -294,7 +291,7 @@ def _load(gateways: Sequence[Reading], workers: Sequence[Seen]) -> Load | None:
     )
     prompts = accepted.less(together(gateways, named.GATEWAY_REFUSED_PROMPT_TOKENS.name))
     cached = _cached_share(workers)
-    decoding, step_ms, started = _decoding(workers)
+    decoding, step_ms = _decoding(workers)
     pulled_tokens, pulling_s = _pulled(workers)
     return Load(
         arrivals_per_s=sum(rates),
@@ -302,7 +299,6 @@ def _load(gateways: Sequence[Reading], workers: Sequence[Seen]) -> Load | None:
         cached_tokens=None if cached is None or prompts.mean is None else cached * prompts.mean,
         output_tokens=outputs.mean,
         prompt_length_shares=prompts.shares(),
-        started_per_s=started,
         ended_per_s=ended,
         decoding=decoding,
         step_ms=step_ms,
@@ -323,47 +319,45 @@ def _accepted(before: Page, page: Page) -> float | None:
     return max(0.0, accepted - (scrape_pair.added(before, page, named.GATEWAY_ACCEPTED_REFUSED.name) or 0.0))
 
 
-def _decoding(workers: Sequence[Seen]) -> tuple[float | None, float | None, float | None]:
-    """(sequences that decode, milliseconds between two of their tokens, first tokens per second).
-
-    None: a decode worker does not report it.
-    """
+def _decoding(workers: Sequence[Seen]) -> tuple[float | None, float | None]:
+    """(sequences that decode, milliseconds between two of their tokens); None: a decode worker does not report it."""
     running, steps = 0.0, EMPTY
-    started: float | None = 0.0
     for seen in workers:
         if seen.worker.role is not Role.DECODE or seen.worker.condition is WorkerCondition.STARTING:
             continue
         if seen.reading is None or seen.reading.page is None:
-            return None, None, None
+            return None, None
         before, page = seen.reading.before, seen.reading.page
         here = scrape_pair.gauge(page, "vllm:num_requests_running")
         if here is None:
-            return None, None, None
+            return None, None
         running += here
         steps = steps.plus(scrape_pair.observed(before, page, "vllm:inter_token_latency_seconds"))
-        first = scrape_pair.added(before, page, FIRST_TOKENS)
-        started = None if started is None or first is None else started + first / seen.reading.seconds
-    return running, _milliseconds(steps.mean), started
+    return running, _milliseconds(steps.mean)
 
 
 def _pages(workers: Sequence[Seen], role: Role | None = None) -> Iterator[tuple[Page, Page]]:
-    """(page before, page) of the workers that were read; ``role`` None: of both."""
+    """(page before, page) of the workers that were read and whose engines have started; ``role`` None: of both."""
     for seen in workers:
-        if seen.reading is not None and seen.reading.page is not None and role in (None, seen.worker.role):
+        if seen.reading is None or seen.reading.page is None or seen.worker.condition is WorkerCondition.STARTING:
+            continue
+        if role in (None, seen.worker.role):
             yield seen.reading.before, seen.reading.page
 
 
 def _pulled(workers: Sequence[Seen]) -> tuple[float | None, float | None]:
-    """(tokens whose KV came over the network, seconds that took, all pulls together); None where no engine says."""
-    told = [pulled for before, page in _pages(workers) if (pulled := _pulled_by(before, page)) is not None]
-    return (sum(tokens for tokens, _ in told), sum(seconds for _, seconds in told)) if told else (None, None)
+    """(tokens whose KV came over the network, seconds that took, all pulls together); None: not known of all engines.
 
-
-def _pulled_by(before: Page, page: Page) -> tuple[float, float] | None:
-    """The same of one worker."""
-    tokens = scrape_pair.added(before, page, "vllm:prompt_tokens_by_source_total", source="external_kv_transfer")
-    seconds = scrape_pair.added(before, page, "vllm:nixl_xfer_time_seconds_sum")
-    return None if tokens is None or seconds is None else (tokens, seconds)
+    What the reporting engines of a mixed fleet pulled cannot be compared with what all prefill workers computed.
+    """
+    pulled_tokens, pulling_s = None, None
+    for before, page in _pages(workers):
+        tokens = scrape_pair.added(before, page, "vllm:prompt_tokens_by_source_total", source="external_kv_transfer")
+        seconds = scrape_pair.added(before, page, "vllm:nixl_xfer_time_seconds_sum")
+        if tokens is None or seconds is None:
+            return None, None
+        pulled_tokens, pulling_s = (pulled_tokens or 0.0) + tokens, (pulling_s or 0.0) + seconds
+    return pulled_tokens, pulling_s
 
 
 def _cached_share(workers: Sequence[Seen]) -> float | None:
@@ -376,18 +370,12 @@ def _prefilled(workers: Sequence[Seen]) -> tuple[float, float, float]:
     """(prompts that prefill workers computed, tokens of them, those whose KV was not there)."""
     prompts = queries = hits = 0.0
     for before, page in _pages(workers, Role.PREFILL):
-        asked = _asked_of(before, page)
-        if asked is not None:
+        asked = scrape_pair.added(before, page, "vllm:prefix_cache_queries_total")
+        found = scrape_pair.added(before, page, "vllm:prefix_cache_hits_total")
+        if asked is not None and found is not None:
             prompts += scrape_pair.observed(before, page, "vllm:request_prefill_kv_computed_tokens").count
-            queries, hits = queries + asked[0], hits + asked[1]
+            queries, hits = queries + asked, hits + found
     return prompts, queries, queries - hits
-
-
-def _asked_of(before: Page, page: Page) -> tuple[float, float] | None:
-    """(tokens of the prompts one worker computed, those whose KV was there); None: its engine does not say."""
-    asked = scrape_pair.added(before, page, "vllm:prefix_cache_queries_total")
-    found = scrape_pair.added(before, page, "vllm:prefix_cache_hits_total")
-    return None if asked is None or found is None else (asked, found)
 
 
 def _uncached(workers: Sequence[Seen]) -> Uncached | None:
@@ -400,10 +388,7 @@ def _uncached(workers: Sequence[Seen]) -> Uncached | None:
             given = given.plus(scrape_pair.observed(before, page, named.WORKER_UNCACHED_TOKENS.name))
     if tokens is None:
         return None
-    found = Uncached(
-        given.count, tokens, given.total, given.shares(), *_prefilled(workers),
-        silent_tokens=_silent_tokens(workers), silent_prefilled=_silent_prefilled(workers),
-    )  # fmt: skip
+    found = Uncached(given.count, tokens, given.total, given.shares(), *_prefilled(workers))
     return _with_only_local(found, workers)
 
 
@@ -436,24 +421,6 @@ def _with_only_local(uncached: Uncached, workers: Sequence[Seen]) -> Uncached:
         only_local=tuple(
             (reason.value, count / decided) for reason, count in counts.items() if reason in ONLY_LOCAL and count > 0
         ),
-    )
-
-
-def _silent_tokens(workers: Sequence[Seen]) -> float:
-    """See ``Uncached``: every decode worker counts what it lacked itself, whatever its engine says."""
-    return sum(
-        scrape_pair.observed(before, page, named.WORKER_UNCACHED_TOKENS.name).total
-        for before, page in _pages(workers, Role.DECODE)
-        if _pulled_by(before, page) is None
-    )
-
-
-def _silent_prefilled(workers: Sequence[Seen]) -> float:
-    """See ``Uncached``: every prefill worker counts its prefills for others itself."""
-    return sum(
-        scrape_pair.observed(before, page, named.WORKER_PREFILL_SECONDS.name).count
-        for before, page in _pages(workers, Role.PREFILL)
-        if _asked_of(before, page) is None
     )
 
 

@@ -22,10 +22,8 @@ class Prefixes:
     prefilled: float = 0.0  # requests that prefill workers computed …
     asked: float = 0.0  # … tokens of their prompts …
     computed: float = 0.0  # … those that the prefill workers lacked …
-    pulled: float = 0.0  # … and those that the decode workers lacked, as far as engines say it: see ``pulled_of_those``
+    pulled: float = 0.0  # … and those that the decode workers lacked; not known of all engines: as many as computed
     shares: tuple[tuple[float, float], ...] = ()  # (tokens that its decode worker lacks, share of requests)
-    silent_missing: float = 0.0  # of ``missing``, where engines do not say what they pulled
-    silent_prefilled: float = 0.0  # beside ``prefilled``, where engines do not say what they had
 
     def observe(self, load: Load, shares: tuple[tuple[float, float], ...], tuning: Tuning = SHIPPED) -> "Prefixes":
         """Take one window; ``shares``: with what it said of them. Unknown changes nothing."""
@@ -39,10 +37,8 @@ class Prefixes:
             kept * self.prefilled + uncached.prefilled,
             kept * self.asked + uncached.asked_tokens,
             kept * self.computed + uncached.computed_tokens,
-            kept * self.pulled + (load.pulled_tokens or 0.0),
+            kept * self.pulled + (uncached.computed_tokens if load.pulled_tokens is None else load.pulled_tokens),
             shares,
-            kept * self.silent_missing + (uncached.tokens if load.pulled_tokens is None else uncached.silent_tokens),
-            kept * self.silent_prefilled + uncached.silent_prefilled,
         )
 
     @property
@@ -60,30 +56,16 @@ class Prefixes:
         """Tokens that a prefill worker has of a prompt it is given, in the mean."""
         return max(0.0, self.asked - self.computed) / self.prefilled if self.prefilled > 0 else 0.0
 
-    @property
-    def pulled_of_those(self) -> float:
-        """Tokens that decode workers lacked of what ``computed`` is of; 0 where no engine says.
-
-        Where some engines do not say what they pulled or had, each sum is of other prompts, and they are put in
-        proportion over all that is remembered: in one window most prompts are asked for that are pulled in a later one.
-        """
-        told = self.missing - self.silent_missing
-        if told <= 1e-9 * self.missing:  # less is what rounding leaves
-            return 0.0
-        said = self.prefilled / (self.prefilled + self.silent_prefilled) if self.prefilled > 0 else 1.0
-        return self.pulled * (self.missing / told) * said
-
     def computed_by_prefill(self, missing: float) -> float:
         """Tokens that a prefill worker computes of a prompt of which the decode worker lacks ``missing``.
 
         More in the mean, where it lacks what only decode workers have; less, where it has a beginning that they lack.
         """
-        pulled = self.pulled_of_those
-        if self.prefilled <= 0 or self.asked <= 0 or pulled <= 0:
+        if self.prefilled <= 0 or self.asked <= 0 or self.pulled <= 0:
             return missing
-        if self.computed > pulled:
-            return missing + (self.computed - pulled) / self.prefilled
-        return missing * self.computed / pulled
+        if self.computed > self.pulled:
+            return missing + (self.computed - self.pulled) / self.prefilled
+        return missing * self.computed / self.pulled
 
 
 NOTHING_CACHED: Final = Prefixes()

@@ -72,8 +72,7 @@ class Lengths:
             share = min(max(load.cached_tokens / max(prompt_seen, 1.0), 0.0), 1.0)
             cached += min(1.0, requests / tuning.memory_requests) * (share - cached)
         # The distribution has no test of its own: it is forgotten when a mean says that requests are others now.
-        known = self.shares_of or (self.requests if self.shares else 0.0)  # an earlier version did not count them
-        behind = known * 0.5 ** (window_s / 100)
+        behind = self.shares_of * 0.5 ** (window_s / 100)
         weight = requests / (requests + behind)
         if recent_prompts is not None:
             weight = max(weight, 0.7)
