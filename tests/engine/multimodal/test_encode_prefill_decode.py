@@ -30,9 +30,9 @@ from fixtures.seeds import drawn_seed
 from pointsman.api.protocol import metrics
 from pointsman.api.protocol.names import EmbeddingRole, Role
 from pointsman.gateway.metrics import GatewayMetrics
-from pointsman.planner.core.metrics.exposition import parse
 from pointsman.planner.core.metrics.observe import Reading, SeenEncoder, observation
 from pointsman.planner.core.types import EncodeWorker, Objectives, RoutingNumbers, WorkerCondition
+from pointsman.planner.exposition import parse
 from pointsman.workers.multimodal.exchange.references import references
 from waiting import eventually
 

@@ -25,10 +25,10 @@ from integration.gateway.image_server import CAT, ImageServer, image_server
 from integration.gateway.stand_in_encoder import StandInEncoder, encoding
 from integration.gateway.stand_in_worker import SERVED_NAME, TOKEN, Behaviour, StandInWorker
 from pointsman.api.v1alpha1.multimodal import multimodal_limit
-from pointsman.planner.core.metrics.exposition import parse
 from pointsman.planner.core.metrics.observe import Reading, SeenEncoder, observation
 from pointsman.planner.core.metrics.scrape_pair import Page
 from pointsman.planner.core.types import EncodeLoad, EncodeWorker, Objectives, RoutingNumbers, WorkerCondition
+from pointsman.planner.exposition import parse
 from waiting import eventually
 
 

@@ -17,12 +17,12 @@ from integration.planner.live_loads import LONG, health, healthy
 from pointsman.api.protocol import metrics as named
 from pointsman.api.v1alpha1.conditions import ConditionStatus
 from pointsman.planner.core.metrics import scrape_pair
-from pointsman.planner.core.metrics.prometheus_matrix import by_pod
 from pointsman.planner.core.state import State
 from pointsman.planner.core.workload.arrival_forecast import RateForecaster
 from pointsman.planner.core.workload.seasonality import BIN_S, DAY_S
 from pointsman.planner.prometheus import Prometheus, PrometheusReadings
 from pointsman.planner.replay import command, record_command
+from pointsman.planner.replay.prometheus_history import by_pod
 from pointsman.planner.replay.trace_files import load_trace
 from pointsman.planner.season_history import with_history
 from waiting import eventually

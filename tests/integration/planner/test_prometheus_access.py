@@ -17,9 +17,9 @@ from fixtures.prometheus_server import PASSWORD, PrometheusServer, running_prome
 from integration.planner.live_loads import health, healthy
 from pointsman.api.v1alpha1.conditions import ConditionStatus
 from pointsman.kube import resources
-from pointsman.planner.core.metrics.prometheus_access import Access
 from pointsman.planner.errors import PrometheusFailed
 from pointsman.planner.prometheus import Prometheus
+from pointsman.planner.prometheus_access import Access
 from waiting import eventually
 
 from .conftest import DEADLINE_S, World

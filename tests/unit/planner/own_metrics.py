@@ -2,7 +2,7 @@
 
 from prometheus_client import generate_latest
 
-from pointsman.planner.core.metrics.exposition import parse
+from pointsman.planner.exposition import parse
 from pointsman.planner.metrics import PlannerMetrics
 
 

@@ -4,13 +4,15 @@ import json
 import random
 from dataclasses import replace
 
+import pytest
+
 from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.encode.target import EncodeMemory
 from pointsman.planner.core.engine.learned_model import LearnedModel
 from pointsman.planner.core.sizing.pool_targets import MOST_RETURNS, Needs
-from pointsman.planner.core.state import State
+from pointsman.planner.core.state import STATE_VERSION, State
 from pointsman.planner.core.types import Bounds, EngineSample, Load, Observation, Policy, WorkerCondition
 from pointsman.planner.core.workload.prefix_cache_hits import Prefixes
 from pointsman.planner.core.workload.seasonality import Season
@@ -111,3 +113,12 @@ def test_a_state_that_cannot_be_read_is_begun_anew() -> None:
     assert from_json('{"version": 99}') is None
     assert from_json('{"version": 2}') is None, "its correction factors and returning levels have no place any more"
     assert from_json("not json") is None
+
+
+def test_a_state_of_the_version_before_is_discarded_with_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    earlier = json.loads(to_json(decide(State(), observed(2.5, SHORT), POLICY, 2.5)[0])) | {
+        "version": STATE_VERSION - 1
+    }
+    with caplog.at_level("INFO"):
+        assert from_json(json.dumps(earlier), "serving/chat") is None
+    assert [record.getMessage() for record in caplog.records] == ["saved state of another version, it is discarded"]

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pointsman.api.protocol import metrics as named
-from pointsman.planner.core.metrics.prometheus_matrix import Scrapes
 from pointsman.planner.core.metrics.scrape_pair import Histogram, Page
 from pointsman.planner.errors import TraceError
 from pointsman.planner.replay import record_command
+from pointsman.planner.replay.prometheus_history import Scrapes
 from pointsman.planner.replay.recording import draw, recording
 
 BOUNDS = (64.0, 256.0, 1024.0, 4096.0, float("inf"))

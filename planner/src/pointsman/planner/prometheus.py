@@ -19,8 +19,6 @@ from prometheus_api_client import PrometheusApiClientException, PrometheusConnec
 
 from pointsman.api.credentials import mask_credentials
 from pointsman.planner.core.metrics.observe import Reading
-from pointsman.planner.core.metrics.prometheus_access import Access
-from pointsman.planner.core.metrics.prometheus_urls import is_allowed
 from pointsman.planner.core.metrics.prometheus_vector import (
     PodPages,
     in_queries,
@@ -32,7 +30,9 @@ from pointsman.planner.core.metrics.prometheus_vector import (
     times_query,
 )
 from pointsman.planner.errors import PrometheusFailed
+from pointsman.planner.prometheus_access import Access
 from pointsman.planner.prometheus_connections import Bearer, Connections
+from pointsman.planner.prometheus_urls import is_allowed
 from pointsman.process.clock import SYSTEM_CLOCK, Clock
 
 log = logging.getLogger(__name__)

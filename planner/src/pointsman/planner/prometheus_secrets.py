@@ -7,8 +7,8 @@ from pointsman.api.v1alpha1.plannerpolicy import Metrics
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
 from pointsman.kube.errors import Forbidden, KubeError
-from pointsman.planner.core.metrics.prometheus_access import Access, access_of
 from pointsman.planner.errors import PrometheusFailed
+from pointsman.planner.prometheus_access import Access, access_of
 from pointsman.process.clock import SYSTEM_CLOCK, Clock
 
 LOOK_AGAIN_S: Final = 10.0

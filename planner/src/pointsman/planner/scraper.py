@@ -12,9 +12,9 @@ from typing import Final, Self
 import aiohttp
 from yarl import URL
 
-from pointsman.planner.core.metrics.exposition import PageParser
 from pointsman.planner.core.metrics.observe import FAMILIES, Reading
 from pointsman.planner.core.metrics.scrape_pair import Page
+from pointsman.planner.exposition import PageParser
 from pointsman.process.clock import SYSTEM_CLOCK, Clock
 
 log = logging.getLogger(__name__)

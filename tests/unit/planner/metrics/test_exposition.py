@@ -10,10 +10,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.parser import text_string_to_metric_families
 
 from pointsman.gateway.metrics import GatewayMetrics
-from pointsman.planner.core.metrics import exposition
-from pointsman.planner.core.metrics.exposition import PageParser, parse
+from pointsman.planner import exposition
 from pointsman.planner.core.metrics.observe import FAMILIES
 from pointsman.planner.core.metrics.scrape_pair import Labels, Page
+from pointsman.planner.exposition import PageParser, parse
 from pointsman.workers.metrics import WorkerMetrics
 
 CAPTURES = Path(__file__).parents[1] / "captures"

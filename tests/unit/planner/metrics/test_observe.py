@@ -11,7 +11,6 @@ from pointsman.api.protocol.metrics import TpotVerdict, TtftVerdict
 from pointsman.api.protocol.names import Role
 from pointsman.api.protocol.prefill import PrefillOutcome
 from pointsman.gateway.metrics import GatewayMetrics, ImagePath
-from pointsman.planner.core.metrics.exposition import parse
 from pointsman.planner.core.metrics.observe import Reading, Seen, SeenEncoder, observation, prefilled_together
 from pointsman.planner.core.metrics.scrape_pair import Page
 from pointsman.planner.core.types import (
@@ -26,6 +25,7 @@ from pointsman.planner.core.types import (
     WorkerCondition,
 )
 from pointsman.planner.core.workload.prefix_cache_hits import NOTHING_CACHED
+from pointsman.planner.exposition import parse
 from pointsman.serving.local_remote import PrefillReason
 from pointsman.serving.objectives import Objectives as GatewayObjectives
 from pointsman.workers.metrics import WorkerMetrics

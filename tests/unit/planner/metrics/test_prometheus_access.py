@@ -4,8 +4,8 @@ import base64
 
 import pytest
 
-from pointsman.planner.core.metrics.prometheus_access import Access, access_of
 from pointsman.planner.errors import PrometheusFailed
+from pointsman.planner.prometheus_access import Access, access_of
 
 URL = "https://prometheus.monitoring.svc:9090"
 WHERE = "Secret 'prometheus' (metrics.prometheusSecretRef)"

@@ -6,9 +6,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from pointsman.planner.core.metrics.prometheus_urls import is_allowed
 from pointsman.planner.errors import PrometheusFailed
 from pointsman.planner.prometheus import Prometheus
+from pointsman.planner.prometheus_urls import is_allowed
 
 ALLOWED = ("http://prometheus.monitoring.svc:9090", "https://metrics.example/tenant-a/")
 

@@ -12,7 +12,6 @@ import pytest
 from pointsman.api.protocol import metrics as named
 from pointsman.api.protocol.names import Role
 from pointsman.planner.core.metrics import scrape_pair
-from pointsman.planner.core.metrics.exposition import PageParser
 from pointsman.planner.core.metrics.observe import FAMILIES, Reading, Seen, observation
 from pointsman.planner.core.metrics.prometheus_vector import (
     PodPages,
@@ -27,6 +26,7 @@ from pointsman.planner.core.metrics.prometheus_vector import (
 )
 from pointsman.planner.core.metrics.scrape_pair import Labels, Page
 from pointsman.planner.core.types import Objectives, Observation, RoutingNumbers, Worker, WorkerCondition
+from pointsman.planner.exposition import PageParser
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 TARGET = ("a", "pods", "a:8000")

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pointsman.planner.core.metrics import scrape_pair
-from pointsman.planner.core.metrics.exposition import parse
 from pointsman.planner.core.metrics.scrape_pair import Histogram, Labels
+from pointsman.planner.exposition import parse
 
 BEFORE = """
 # TYPE hits counter

@@ -11,10 +11,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from pointsman.api.protocol import metrics as named
 from pointsman.api.protocol.names import Role
 from pointsman.gateway.metrics import GatewayMetrics
-from pointsman.planner.core.metrics.exposition import parse
 from pointsman.planner.core.metrics.observe import FAMILIES, Reading, Seen, observation
 from pointsman.planner.core.metrics.scrape_pair import Page
 from pointsman.planner.core.types import Objectives, Observation, RoutingNumbers, Worker, WorkerCondition
+from pointsman.planner.exposition import parse
 from pointsman.planner.simulator.baselines.pointsman import ours
 from pointsman.planner.simulator.pages import GatewayPage, WorkerGauges, WorkerPage, as_text
 from pointsman.planner.simulator.simulate import simulate

@@ -18,9 +18,9 @@ import aiohttp
 from pointsman.api.protocol import headers
 from pointsman.api.protocol import metrics as named
 from pointsman.planner.core.metrics import scrape_pair
-from pointsman.planner.core.metrics.exposition import parse
 from pointsman.planner.core.metrics.scrape_pair import Page
 from pointsman.planner.errors import ProfileError
+from pointsman.planner.exposition import parse
 from pointsman.planner.profile.types import WorkerFacts
 
 RUNNING: Final = "vllm:num_requests_running"

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from pointsman.api.credentials import mask_credentials
-from pointsman.planner.core.metrics.prometheus_matrix import NAME, Scrapes, by_pod
+from pointsman.planner.core.metrics.prometheus_vector import NAME
 from pointsman.planner.errors import PlannerError, TraceError
 from pointsman.planner.prometheus import Prometheus
 from pointsman.planner.replay.progress import bar
+from pointsman.planner.replay.prometheus_history import Scrapes, by_pod
 from pointsman.planner.replay.recording import FAMILIES, recording
 from pointsman.planner.replay.trace_files import write_trace
 from pointsman.process.arguments import CommandParser

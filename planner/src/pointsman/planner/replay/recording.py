@@ -15,9 +15,9 @@ from statistics import median
 
 from pointsman.api.protocol import metrics as named
 from pointsman.planner.core.metrics import scrape_pair
-from pointsman.planner.core.metrics.prometheus_matrix import Scrapes
 from pointsman.planner.core.metrics.scrape_pair import Histogram
 from pointsman.planner.errors import TraceError
+from pointsman.planner.replay.prometheus_history import Scrapes
 from pointsman.planner.replay.requests import Arrived, trace_of
 from pointsman.planner.simulator.types import Trace
 

@@ -15,9 +15,9 @@ from pointsman.planner.core.elastic.decide import GroupState, decide
 from pointsman.planner.core.elastic.observe import attainment_at_most
 from pointsman.planner.core.elastic.types import GroupBounds, GroupDecision, GroupObservation
 from pointsman.planner.core.metrics import scrape_pair
-from pointsman.planner.core.metrics.exposition import parse
 from pointsman.planner.core.metrics.observe import Reading
 from pointsman.planner.core.types import Objectives, Policy, Reason
+from pointsman.planner.exposition import parse
 from pointsman.planner.simulator.elastic.pages import manager_page
 from pointsman.planner.simulator.elastic.planners import GROUP_PLANNERS
 from pointsman.planner.simulator.elastic.serving import DEATH_NOTICED_S, Serving, Zeros

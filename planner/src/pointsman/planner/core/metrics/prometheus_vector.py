@@ -19,10 +19,15 @@ from urllib.parse import quote_plus
 
 from pointsman.api.protocol.metrics import GATEWAY_ACCEPTED
 from pointsman.planner.core.metrics.observe import FAMILIES, Reading
-from pointsman.planner.core.metrics.prometheus_matrix import NAME, OVERDUE, UP, Target, target_of
 from pointsman.planner.core.metrics.scrape_pair import Labels, Page
 
+NAME: Final = "__name__"
+UP: Final = "up"
+OVERDUE: Final = 1.5  # times as long as the page before took
 _MARK: Final = "pointsman"
+
+Target = tuple[str, str, str]
+"""``(pod, job, instance)``."""
 
 Vector = Sequence[Mapping[str, Any]]
 """``data.result`` of Prometheus' query API for an instant vector."""
@@ -86,6 +91,11 @@ def _pattern(pod: str) -> str:
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
+
+
+def target_of(labels: Mapping[str, str]) -> Target:
+    """Which target a series is of."""
+    return (labels.get("pod", ""), labels.get("job", ""), labels.get("instance", ""))
 
 
 def scrape_times(vector: Vector) -> dict[str, dict[Target, float]]:

@@ -11,16 +11,10 @@ role of a pod, often added, changes while its counters go on. A sample that is n
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
+from pointsman.planner.core.metrics.prometheus_vector import NAME, OVERDUE, UP, Target, target_of
 from pointsman.planner.core.metrics.scrape_pair import Labels, Page
-
-NAME: Final = "__name__"
-UP: Final = "up"
-OVERDUE: Final = 1.5  # times as long as the page before took
-
-Target = tuple[str, str, str]
-"""``(pod, job, instance)``."""
 
 Matrix = Sequence[Mapping[str, Any]]
 """``data.result`` of Prometheus' query API for a range selector."""
@@ -78,11 +72,6 @@ def _chosen(scrapes: Sequence[Scrapes]) -> Scrapes:
     """The first that is still read; else the one that was read last."""
     newest_s = max(map(_newest_s, scrapes))
     return next((s for s in scrapes if s.is_read(newest_s)), None) or max(scrapes, key=_newest_s)
-
-
-def target_of(labels: Mapping[str, str]) -> Target:
-    """Which target a series is of."""
-    return (labels.get("pod", ""), labels.get("job", ""), labels.get("instance", ""))
 
 
 def _newest_s(scrapes: Scrapes) -> float:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from pointsman.planner.core.metrics.prometheus_urls import is_allowed
 from pointsman.planner.errors import PrometheusFailed
+from pointsman.planner.prometheus_urls import is_allowed
 
 URL: Final = "url"
 TOKEN: Final = "token"

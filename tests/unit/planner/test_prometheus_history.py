@@ -2,7 +2,7 @@
 
 import pytest
 
-from pointsman.planner.core.metrics.prometheus_matrix import by_pod
+from pointsman.planner.replay.prometheus_history import by_pod
 
 
 def series(
