@@ -20,7 +20,6 @@ from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
     Bounds,
     Decision,
-    EncodeWorker,
     Layout,
     Observation,
     Policy,
@@ -70,7 +69,7 @@ def _case(draw: random.Random) -> tuple[Observation, Policy, Targets, EncodeTarg
         for condition in (WorkerCondition.STARTING, WorkerCondition.DRAINING)
         for n in range(draw.choice([0, 0, 1, 2]))
     )
-    encoding = tuple(EncodeWorker(f"e{n}", WorkerCondition.ACTIVE) for n in range(draw.randint(1, 3)))
+    encoding = tuple(Worker(f"e{n}", Role.ENCODE, WorkerCondition.ACTIVE) for n in range(draw.randint(1, 3)))
     encodes = draw.random() < 0.5
     seen = replace(seen, workers=(*seen.workers, *others), encode_workers=encoding if encodes else ())
     now, needed = (_layout(draw, most) for _ in range(2))

@@ -30,8 +30,8 @@ from fixtures.seeds import drawn_seed
 from pointsman.api.protocol import metrics
 from pointsman.api.protocol.names import EmbeddingRole, Role
 from pointsman.gateway.metrics import GatewayMetrics
-from pointsman.planner.core.metrics.observe import Reading, SeenEncoder, observation
-from pointsman.planner.core.types import EncodeWorker, Objectives, RoutingNumbers, WorkerCondition
+from pointsman.planner.core.metrics.observe import Reading, Seen, observation
+from pointsman.planner.core.types import Objectives, RoutingNumbers, Worker, WorkerCondition
 from pointsman.planner.exposition import parse
 from pointsman.workers.multimodal.exchange.references import references
 from waiting import eventually
@@ -231,7 +231,7 @@ async def test_the_planner_reads_from_an_encode_worker_how_long_an_image_takes(
     seen = observation(
         at_s=0, age_s=0, gateways=[Reading(idle, idle, took_s)], workers=[], routing=RoutingNumbers(512, 32),
         plan_in_progress=False, objectives=Objectives(ttft_ms=1000, tpot_ms=50), encode_replicas=1,
-        encoders=[SeenEncoder(EncodeWorker("encode-0", WorkerCondition.ACTIVE), reading, False)],
+        encoders=[Seen(Worker("encode-0", Role.ENCODE, WorkerCondition.ACTIVE), reading, False)],
     )  # fmt: skip
     assert seen.encode is not None
     assert seen.encode.image_ms is not None

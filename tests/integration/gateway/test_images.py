@@ -24,10 +24,11 @@ from integration.gateway.conftest import ROUTING, Room
 from integration.gateway.image_server import CAT, ImageServer, image_server
 from integration.gateway.stand_in_encoder import StandInEncoder, encoding
 from integration.gateway.stand_in_worker import SERVED_NAME, TOKEN, Behaviour, StandInWorker
+from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.multimodal import multimodal_limit
-from pointsman.planner.core.metrics.observe import Reading, SeenEncoder, observation
+from pointsman.planner.core.metrics.observe import Reading, Seen, observation
 from pointsman.planner.core.metrics.scrape_pair import Page
-from pointsman.planner.core.types import EncodeLoad, EncodeWorker, Objectives, RoutingNumbers, WorkerCondition
+from pointsman.planner.core.types import EncodeLoad, Objectives, RoutingNumbers, Worker, WorkerCondition
 from pointsman.planner.exposition import parse
 from waiting import eventually
 
@@ -117,7 +118,7 @@ class Images:
     async def encode_load(self, before: Page, workers: int) -> EncodeLoad | None:
         """What the planner makes of the time since ``before``, with so many encode workers."""
         encoders = [
-            SeenEncoder(EncodeWorker(f"e{number}", WorkerCondition.ACTIVE), None, False) for number in range(workers)
+            Seen(Worker(f"e{number}", Role.ENCODE, WorkerCondition.ACTIVE), None, False) for number in range(workers)
         ]
         return observation(
             at_s=0, age_s=0, gateways=[Reading(before, await self.page(), SECONDS)], workers=[],

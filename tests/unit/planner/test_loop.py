@@ -23,7 +23,6 @@ from pointsman.planner.core.state import State
 from pointsman.planner.core.tuning import SHIPPED
 from pointsman.planner.core.types import (
     Decision,
-    EncodeWorker,
     NextTick,
     Observation,
     Reason,
@@ -88,8 +87,8 @@ class Scenario:
         roles = [Role.PREFILL] * self.layout[0] + [Role.DECODE] * self.layout[1]
         return [(None, Worker(f"w{n}", role, WorkerCondition.ACTIVE)) for n, role in enumerate(roles)]
 
-    def encode_workers(self, *_: Any) -> list[tuple[None, EncodeWorker]]:
-        return [(None, EncodeWorker(f"e{n}", WorkerCondition.ACTIVE)) for n in range(self.encoders)]
+    def encode_workers(self, *_: Any) -> list[tuple[None, Worker]]:
+        return [(None, Worker(f"e{n}", Role.ENCODE, WorkerCondition.ACTIVE)) for n in range(self.encoders)]
 
     def targets(self, _: Any) -> list[Any]:
         pods = [SimpleNamespace(metadata=SimpleNamespace(name=f"g{n}")) for n in range(self.gateways)]

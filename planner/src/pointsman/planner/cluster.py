@@ -30,7 +30,7 @@ from pointsman.kube import resources
 from pointsman.kube.client import Kube
 from pointsman.kube.mirror import Mirror
 from pointsman.kube.pods import Pod, ServiceKey, service_key
-from pointsman.planner.core.types import EncodeWorker, Worker, WorkerCondition
+from pointsman.planner.core.types import Worker, WorkerCondition
 
 _GROUP: Final = "ElasticGroup"
 LONGEST_START_S: Final = 3600.0  # a pod that became ready later was ready before
@@ -119,12 +119,12 @@ class Cluster:
             found.append((targets.get(pod.metadata.uid), Worker(pod.metadata.name, role, condition, gpus=max(gpus, 1))))
         return found
 
-    def encode_workers(self, key: ServiceKey, gpus: int, now_s: float) -> list[tuple[Target | None, EncodeWorker]]:
+    def encode_workers(self, key: ServiceKey, gpus: int, now_s: float) -> list[tuple[Target | None, Worker]]:
         """The same of encode workers."""
         targets = {target.key: target for target in self.targets(key, COMPONENT_WORKER)}
         return [
-            (targets.get(pod.metadata.uid), EncodeWorker(pod.metadata.name, _condition(pod), gpus=max(gpus, 1)))
-            for pod, _ in self._worker_pods(key, (Role.ENCODE,), now_s)
+            (targets.get(pod.metadata.uid), Worker(pod.metadata.name, role, _condition(pod), gpus=max(gpus, 1)))
+            for pod, role in self._worker_pods(key, (Role.ENCODE,), now_s)
         ]
 
     def _worker_pods(self, key: ServiceKey, roles: Collection[Role], now_s: float) -> Iterator[tuple[Pod, Role]]:

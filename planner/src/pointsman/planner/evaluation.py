@@ -18,11 +18,10 @@ from pointsman.planner.cluster import Cluster, Target
 from pointsman.planner.core import plan_ledger
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.messages.decisions import first_reading
-from pointsman.planner.core.metrics.observe import Reading, Seen, SeenEncoder, counted_once, observation
+from pointsman.planner.core.metrics.observe import Reading, Seen, counted_once, observation
 from pointsman.planner.core.routing.publication import changes, is_due
 from pointsman.planner.core.types import (
     Decision,
-    EncodeWorker,
     Layout,
     Observation,
     Policy,
@@ -65,7 +64,7 @@ class _Pods:
     """Its pods, and the pages that were read of them. ``gateways``: names of their targets."""
 
     workers: Sequence[tuple[Target | None, Worker]]
-    encoders: Sequence[tuple[Target | None, EncodeWorker]]
+    encoders: Sequence[tuple[Target | None, Worker]]
     gateways: Sequence[str]
     source: Scraper | PrometheusReadings
     age_s: float
@@ -305,10 +304,10 @@ def _seen_workers(subject: _Subject, pods: _Pods, at_s: float) -> list[Seen]:
     return seen
 
 
-def _seen_encoders(subject: _Subject, pods: _Pods) -> list[SeenEncoder]:
+def _seen_encoders(subject: _Subject, pods: _Pods) -> list[Seen]:
     source, prefix = pods.source, target_prefix(subject.key)
     return [
-        SeenEncoder(worker, reading_within(source, name, subject.settings.stale_after_s), source.failed(name))
+        Seen(worker, reading_within(source, name, subject.settings.stale_after_s), source.failed(name))
         for target, worker in pods.encoders
         for name in (f"{prefix}{target.key}" if target else "",)
     ]
@@ -345,7 +344,7 @@ def _is_of_encode(plan: Plan, workers: Sequence[tuple[object, Worker]]) -> bool:
     return _layout_of(plan) == (there.count(Role.PREFILL), there.count(Role.DECODE))
 
 
-def _encode_replicas(service: LLMService, encoders: Sequence[tuple[object, EncodeWorker]]) -> int | None:
+def _encode_replicas(service: LLMService, encoders: Sequence[tuple[object, Worker]]) -> int | None:
     """Encode workers that are asked for, as the operator says; None: the service has no encode pool."""
     if service.spec.encode is None:
         return None

@@ -20,7 +20,6 @@ from pointsman.planner.core.types import (
     Bounds,
     Decision,
     EncodeLoad,
-    EncodeWorker,
     Load,
     Policy,
     Reason,
@@ -43,9 +42,9 @@ def images(per_s: float, each: float = 3.0, ms: float | None = 100.0, waiting: f
     return EncodeLoad(per_s, each, each * each, ms, waiting)
 
 
-def encoders(serving: int, starting: int = 0) -> tuple[EncodeWorker, ...]:
+def encoders(serving: int, starting: int = 0) -> tuple[Worker, ...]:
     conditions = [WorkerCondition.ACTIVE] * serving + [WorkerCondition.STARTING] * starting
-    return tuple(EncodeWorker(f"e{n}", condition) for n, condition in enumerate(conditions))
+    return tuple(Worker(f"e{n}", Role.ENCODE, condition) for n, condition in enumerate(conditions))
 
 
 def run(
@@ -153,7 +152,7 @@ def test_no_decision_is_above_the_budget_or_the_bounds_or_leaves_a_pool_empty(
     state, layout, encode = State(), (1, 1), first
     for tick, rate in enumerate(rate for rate in rates for _ in range(8)):
         conditions = [data.draw(st.sampled_from(CONDITIONS)) if tick % 7 == 3 else CONDITIONS[0] for _ in range(encode)]
-        shown = tuple(EncodeWorker(f"e{n}", condition, encode_gpus) for n, condition in enumerate(conditions))
+        shown = tuple(Worker(f"e{n}", Role.ENCODE, condition, encode_gpus) for n, condition in enumerate(conditions))
         seen = observed(TICK_S * tick, prompts, *layout, encode=images(rate, each, ms), encode_workers=shown)
         state, decision, _ = decide(state, seen, policy, TICK_S * tick, LLAMA_8B_H100)
         if decision.encode is None:
@@ -283,8 +282,10 @@ def test_a_worker_that_does_not_start_is_replaced_and_then_given_up() -> None:
         for n in range(len(born), replicas):
             born[f"e{n}"] = at_s
         shown = tuple(
-            EncodeWorker(
-                name, WorkerCondition.ACTIVE if at_s - since_s >= 30 and name != stuck else WorkerCondition.STARTING
+            Worker(
+                name,
+                Role.ENCODE,
+                WorkerCondition.ACTIVE if at_s - since_s >= 30 and name != stuck else WorkerCondition.STARTING,
             )
             for name, since_s in born.items()
         )

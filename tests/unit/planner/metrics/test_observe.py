@@ -11,10 +11,9 @@ from pointsman.api.protocol.metrics import TpotVerdict, TtftVerdict
 from pointsman.api.protocol.names import Role
 from pointsman.api.protocol.prefill import PrefillOutcome
 from pointsman.gateway.metrics import GatewayMetrics, ImagePath
-from pointsman.planner.core.metrics.observe import Reading, Seen, SeenEncoder, observation, prefilled_together
+from pointsman.planner.core.metrics.observe import Reading, Seen, observation, prefilled_together
 from pointsman.planner.core.metrics.scrape_pair import Page
 from pointsman.planner.core.types import (
-    EncodeWorker,
     EngineSample,
     Load,
     Objectives,
@@ -288,7 +287,7 @@ def encoding(
         at_s=100, age_s=1, gateways=[reading], workers=[], routing=ROUTING, objectives=OBJECTIVES,
         plan_in_progress=False, encode_replicas=replicas,
         encoders=[
-            SeenEncoder(EncodeWorker(f"e{n}", WorkerCondition.ACTIVE), reading if n == 0 else None, failed)
+            Seen(Worker(f"e{n}", Role.ENCODE, WorkerCondition.ACTIVE), reading if n == 0 else None, failed)
             for n in range(encoders)
         ],
     )  # fmt: skip

@@ -76,20 +76,6 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True)
-class EncodeWorker:
-    """One worker that makes embeddings of images. It runs another engine than the others: no role switch reaches it."""
-
-    name: str
-    condition: WorkerCondition
-    gpus: int = 1
-
-    @property
-    def role(self) -> None:
-        """None of the two that can be switched."""
-        return None
-
-
-@dataclass(frozen=True, slots=True)
 class EncodeLoad:
     """What came to the encode workers in the observation's window."""
 
@@ -194,7 +180,7 @@ class Observation:
     workers_age_s: float | None = None  # … of those that serve
     plan_in_progress: bool = False  # the operator is still executing a plan's switches or scaling
     awaiting_approval: Layout | None = None  # of the plan that waits for a person
-    encode_workers: tuple[EncodeWorker, ...] = ()
+    encode_workers: tuple[Worker, ...] = ()  # they run another engine: no role switch reaches them
     encode_replicas: int | None = None  # that are asked for; None: as many as there are
     encode: EncodeLoad | None = None  # None: not known, or there is no encode pool
 

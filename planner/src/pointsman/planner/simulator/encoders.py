@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from random import Random
 
 from pointsman.api.protocol import metrics as named
+from pointsman.api.protocol.names import Role
 from pointsman.planner.core.metrics.scrape_pair import Labels, Page
-from pointsman.planner.core.types import EncodeWorker, WorkerCondition
+from pointsman.planner.core.types import Worker, WorkerCondition
 from pointsman.planner.simulator.budget import Budget
 from pointsman.planner.simulator.events import Events
 from pointsman.planner.simulator.pages import SERVICE, CountedHistogram
@@ -119,13 +120,13 @@ class Encoders:
 
     # --- what is seen ---
 
-    def pages(self) -> list[tuple[EncodeWorker, Page]]:
+    def pages(self) -> list[tuple[Worker, Page]]:
         """Every worker as Kubernetes shows it, and its page."""
-        found: list[tuple[EncodeWorker, Page]] = []
+        found: list[tuple[Worker, Page]] = []
         for worker in self._workers:
             samples: dict[str, Mapping[Labels, float]] = {}
             worker.encode_s.show(samples)
-            found.append((EncodeWorker(worker.name, worker.condition, self.gpus_each), samples))
+            found.append((Worker(worker.name, Role.ENCODE, worker.condition, self.gpus_each), samples))
         return found
 
     def gateway_samples(self) -> dict[str, Mapping[Labels, float]]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.plannerpolicy import Mode
-from pointsman.planner.core.metrics.observe import Reading, Seen, SeenEncoder, counted_once, observation
+from pointsman.planner.core.metrics.observe import Reading, Seen, counted_once, observation
 from pointsman.planner.core.metrics.scrape_pair import Page
 from pointsman.planner.core.types import Decision, Observation, Policy, Reason, WorkerCondition
 from pointsman.planner.simulator.budget import Budget
@@ -259,7 +259,7 @@ class _Run:
             reading = self._scrape(shown_encoder.name, encode_page, now_s)
             age_s = now_s - self._targets[shown_encoder.name].page_s
             targets.discard(shown_encoder.name)
-            encoding.append(SeenEncoder(shown_encoder, reading.within(age_s, stale_after_s), reading.is_old))
+            encoding.append(Seen(shown_encoder, reading.within(age_s, stale_after_s), reading.is_old))
         for gone in targets:
             del self._targets[gone]
         return observation(

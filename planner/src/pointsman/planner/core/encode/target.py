@@ -8,6 +8,7 @@ grow, keep. One budget holds for all pools.
 import math
 from dataclasses import dataclass, field, replace
 
+from pointsman.api.protocol.names import Role
 from pointsman.planner.core.encode.queue import EncodeQueue
 from pointsman.planner.core.engine.startup_time import Leads
 from pointsman.planner.core.sizing.demand import Pool, is_sudden, last_fall_s, late_share
@@ -192,5 +193,5 @@ def target(
 
 
 def _pool(memory: EncodeMemory, observation: Observation, policy: Policy) -> Pool:
-    starting = memory.leads.ready_in_s(None, observation.at_s, policy.start_s, policy.tuning)
+    starting = memory.leads.ready_in_s(Role.ENCODE, observation.at_s, policy.start_s, policy.tuning)
     return Pool(sum(w.condition in SERVES for w in observation.encode_workers), tuple(starting))

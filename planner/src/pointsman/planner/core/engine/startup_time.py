@@ -20,7 +20,6 @@ from pointsman.planner.core.tuning import SHIPPED, Tuning
 from pointsman.planner.core.types import (
     MAX_WORKERS,
     SERVES,
-    EncodeWorker,
     Policy,
     Worker,
     WorkerCondition,
@@ -32,10 +31,10 @@ _SIZE: Final = re.compile(r"(?<![a-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)b(?![a-z0-9]
 
 @dataclass(frozen=True, slots=True)
 class Leads:
-    """``starting``: (name, role, when it was first seen starting) of those that still are; who encodes has no role."""
+    """``starting``: (name, role, when it was first seen starting) of those that still are."""
 
     start_s: float | None = None  # learned; None: nothing started yet
-    starting: tuple[tuple[str, Role | None, float], ...] = ()
+    starting: tuple[tuple[str, Role, float], ...] = ()
     ended: tuple[tuple[float, bool], ...] = ()  # (seconds, whether it then served), the newest first
     looked_s: float | None = None
     overtaken_s: float | None = None  # the latest beginning of a start that ended: earlier ones were overtaken
@@ -45,7 +44,7 @@ class Leads:
 
     def look(
         self,
-        workers: Iterable[Worker | EncodeWorker],
+        workers: Iterable[Worker],
         now_s: float,
         window_s: float,
         believed_s: float,
@@ -101,7 +100,7 @@ class Leads:
         """How long a start typically takes, learned or believed."""
         return self.start_s if self.start_s is not None else believed_s
 
-    def ready_in_s(self, role: Role | None, now_s: float, believed_s: float, tuning: Tuning = SHIPPED) -> list[float]:
+    def ready_in_s(self, role: Role, now_s: float, believed_s: float, tuning: Tuning = SHIPPED) -> list[float]:
         """When each starting worker of a role is expected to serve, soonest first, in seconds from now.
 
         Those that are stuck are not among them.

@@ -12,7 +12,6 @@ from pointsman.planner.core.metrics import scrape_pair
 from pointsman.planner.core.metrics.scrape_pair import EMPTY, Histogram, Page
 from pointsman.planner.core.types import (
     EncodeLoad,
-    EncodeWorker,
     EngineSample,
     Layout,
     Load,
@@ -102,15 +101,6 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenEncoder:
-    """The same as ``Seen`` of an encode worker."""
-
-    worker: EncodeWorker
-    reading: Reading | None
-    scrape_failed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Seen:
     """A worker as Kubernetes shows it, and its reading (None: not scraped twice yet)."""
 
@@ -132,7 +122,7 @@ def observation(
     awaiting_approval: Layout | None = None,
     worker_gpus: int = 1,
     pods_start_s: float | None = None,
-    encoders: Sequence[SeenEncoder] = (),
+    encoders: Sequence[Seen] = (),
     encode_replicas: int | None = None,
 ) -> Observation:
     """Everything about one service now. ``age_s``: age of the oldest gateway reading; ``worker_gpus``: of one worker,
@@ -162,7 +152,7 @@ def observation(
         workers_age_s=_oldest_s(workers),
         plan_in_progress=plan_in_progress,
         awaiting_approval=awaiting_approval,
-        encode_workers=tuple(_encoder(seen) for seen in encoders),
+        encode_workers=tuple(_worker(seen) for seen in encoders),
         encode_replicas=encode_replicas,
         encode=_encode_load(live, encoders) if live and encode_replicas is not None else None,
     )
@@ -177,12 +167,7 @@ def counted_once(observed: Observation, before: Observation) -> Observation:
     return replace(observed, window_s=min(observed.window_s, since_s))
 
 
-def _encoder(seen: SeenEncoder) -> EncodeWorker:
-    lost = seen.worker.condition is WorkerCondition.ACTIVE and seen.scrape_failed
-    return replace(seen.worker, condition=WorkerCondition.UNREACHABLE) if lost else seen.worker
-
-
-def _encode_load(gateways: Sequence[Reading], encoders: Sequence[SeenEncoder]) -> EncodeLoad | None:
+def _encode_load(gateways: Sequence[Reading], encoders: Sequence[Seen]) -> EncodeLoad | None:
     """What came for encode workers; None: no gateway counts images."""
     counted = [counts for reading in gateways if (counts := _to_encode(reading)) is not None]
     if not counted:
@@ -215,7 +200,7 @@ def _to_encode(reading: Reading) -> tuple[float, float, float, float] | None:
     return requests, sum(path or 0.0 for path in paths), squared, reading.seconds
 
 
-def _image_ms(encoders: Sequence[SeenEncoder]) -> float | None:
+def _image_ms(encoders: Sequence[Seen]) -> float | None:
     """What an image takes of an encode worker's time. A gateway sends each image by itself."""
     images = busy_s = 0.0
     for seen in encoders:
