@@ -176,9 +176,12 @@ def modules() -> Iterator[ModuleType]:
     yield from map(import_module, MODULES)
 
 
-def rendered_functions() -> Iterator[tuple[str, str]]:
-    """(module and function, text) of every message function, with each combination of its example facts."""
+def rendered_messages() -> Iterator[tuple[str, str]]:
+    """(module and name, text) of every message: constants, and functions with each combination of example facts."""
     for module in modules():
+        for name, value in vars(module).items():
+            if isinstance(value, str) and name.isupper() and not name.startswith("_"):
+                yield f"{module.__name__}.{name}".removeprefix("pointsman."), value
         for name, function in inspect.getmembers(module, inspect.isfunction):
             if function.__module__ == module.__name__ and not name.startswith("_"):
                 for text in dict.fromkeys(_rendered(function)):

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import yaml
 
-from messages.examples import rendered_functions
+from messages.examples import rendered_messages
 from messages.plan_messages import plan_messages
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -41,8 +41,8 @@ def all_messages() -> list[Message]:
 
 
 def functions() -> Iterator[Message]:
-    """Of each message module, its functions with example facts."""
-    for where, text in rendered_functions():
+    """Of each message module, its constants, and its functions with example facts."""
+    for where, text in rendered_messages():
         yield Message("message", where, text)
 
 

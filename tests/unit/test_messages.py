@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from messages import found
-from messages.examples import NoExample, facts, modules, rendered_functions
+from messages.examples import NoExample, facts, modules, rendered_messages
 from messages.found import ROOT, Message
 from messages.plan_messages import plan_messages
 from messages.style import WORDS_A_SENTENCE, faults
@@ -77,18 +77,27 @@ def test_texts_of_each_kind_and_room_are_found(every: Sequence[Message]) -> None
     assert rooms == set(found.ROOMS)
 
 
-def test_every_message_function_is_rendered_with_example_facts() -> None:
-    rendered = {where for where, _ in rendered_functions()}
+def test_every_message_is_rendered_with_example_facts() -> None:
+    rendered = {where for where, _ in rendered_messages()}
     written = {
-        f"{room}.core.messages.{path.stem}.{node.name}"
+        f"{room}.core.messages.{path.stem}.{name}"
         for room in ("operator", "planner")
         for path in (ROOT / room / "src/pointsman" / room / "core/messages").glob("*.py")
         if path.stem != "words"
         for node in ast.parse(path.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+        if (name := name_of_message(node)) is not None and not name.startswith("_")
     }
     assert written == rendered
     assert len(written) > 230
+
+
+def name_of_message(node: ast.stmt) -> str | None:
+    match node:
+        case ast.FunctionDef(name=name):
+            return name
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant(value=str())):
+            return name
+    return None
 
 
 def test_a_message_with_unknown_facts_needs_an_example() -> None:

@@ -58,11 +58,11 @@ def explanation(told: Told) -> str:
             section("Forecast", _expected(told.decision, told.policy, told.season)),
             section("Alternatives", considered(told.decision.alternatives)),
             section("Decision", _chosen(told)),
-            section(text.loads_title(), _turning(told)),
-            section(text.accuracy_title(), _score(told)),
+            section(text.LOADS_TITLE, _turning(told)),
+            section(text.ACCURACY_TITLE, _score(told)),
         ]
     if told.publications:
-        sections.append(section(text.publications_title(), _published(told)))
+        sections.append(section(text.PUBLICATIONS_TITLE, _published(told)))
     sections.append(section("Latest plans", plans_so_far(told.plans, told.now)))
     return "\n\n".join(sections) + "\n"
 
@@ -133,7 +133,7 @@ def _seen(observation: Observation, decision: Decision, policy: Policy) -> list[
     load, service = observation.load, observation.service
     if load is None:
         early = decision.reason is Reason.NOT_ENOUGH_DATA
-        return [*lines, text.load_not_yet() if early else text.load_unread()]
+        return [*lines, text.LOAD_NOT_YET if early else text.LOAD_UNREAD]
     lines.append(text.load(load.arrivals_per_s, load.prompt_tokens, load.output_tokens))
     if service is not None:
         goals = policy.objectives
@@ -150,7 +150,7 @@ def _seen(observation: Observation, decision: Decision, policy: Policy) -> list[
     if routing.flow != UNBOUNDED:
         lines.append(in_words(routing.flow))
     if observation.plan_in_progress:
-        lines.append(text.plan_executing())
+        lines.append(text.PLAN_EXECUTING)
     if observation.awaiting_approval is not None:
         lines.append(text.plan_awaits_approval(str(observation.awaiting_approval)))
     return lines
@@ -163,7 +163,7 @@ def _encoding(observation: Observation) -> list[str]:
     starting = sum(worker.condition is WorkerCondition.STARTING for worker in workers)
     lines = [text.encode_workers(active, starting)]
     if load is None:
-        return [*lines, text.encode_load_unknown()]
+        return [*lines, text.ENCODE_LOAD_UNKNOWN]
     return [*lines, text.encode_load(load.requests_per_s, load.images, load.image_ms)]
 
 
@@ -182,7 +182,7 @@ def _others(observation: Observation) -> list[tuple[int, str]]:
 def _expected(decision: Decision, policy: Policy, season: SeasonalForecast | None) -> list[str]:
     numbers = dict(decision.inputs)
     if "ratePerSecond" not in numbers:
-        return [text.no_forecast()]
+        return [text.NO_FORECAST]
     lines = [text.rate(numbers["ratePerSecond"], numbers.get("expectedRatePerSecond"))]
     if season is not None:
         lines.append(text.recurring_rise(season.per_s, season.rise_per_s, season.share, season.days, season.weekly))
@@ -208,7 +208,7 @@ def _needed_now(numbers: Mapping[str, float], needed: tuple[float, float]) -> tu
 def considered(alternatives: Sequence[Alternative]) -> list[str]:
     """A line for each, the chosen one first."""
     if not alternatives:
-        return [text.no_other_layout()]
+        return [text.NO_OTHER_LAYOUT]
     shown = alternatives[:_SHOWN_ALTERNATIVES]
     return [f"{' ' if other.rejected_because else '→'} {_alternative(other)}" for other in shown]
 
@@ -226,9 +226,9 @@ def _chosen(told: Told) -> list[str]:
         moves = [(switch.count, str(switch.source), str(switch.target)) for switch in decision.switches]
         lines = [text.change(decision.in_words, moves, decision.reason)]
     elif decision.reason is Reason.SWITCH_DEFERRED:
-        lines = [text.switch_deferred()]
+        lines = [text.SWITCH_DEFERRED]
     elif decision.reason is Reason.AWAITING_APPROVAL:
-        lines = [text.approval_awaited()]
+        lines = [text.APPROVAL_AWAITED]
     else:
         lines = [text.stay(decision.in_words, decision.reason)]
     lines.append(decision.message)
@@ -260,7 +260,7 @@ def _tried(told: Told, decision: Decision) -> list[str]:
 def _turning(told: Told) -> list[str]:
     points, observation = told.turning, told.observation
     if points is None or observation is None:
-        return [text.any_load()]
+        return [text.ANY_LOAD]
     lines: list[str] = []
     if points.more_requests is not None and points.more_requests.already:
         lines.append(text.at_present_load(*_goal(points.more_requests)))
@@ -283,7 +283,7 @@ def _score(told: Told) -> list[str]:
     numbers = dict(told.decision.inputs)
     predicted, observed = numbers.get("predictedAttainment"), numbers.get("observedAttainment")
     if predicted is None or observed is None:
-        return [text.no_estimate()]
+        return [text.NO_ESTIMATE]
     lines = [text.accuracy(predicted, observed, numbers["predictionError"])]
     if_executed, gpus = numbers.get("attainmentIfExecuted"), numbers.get("gpusIfExecuted")
     if if_executed is not None and gpus is not None and told.policy.mode is Mode.SHADOW:
@@ -299,7 +299,7 @@ def plans_so_far(plans: Sequence[Plan], now: datetime) -> list[str]:
     """The newest plan, and the newest that changes the layout."""
     made = sorted(plans, key=lambda plan: plan.spec.sequence)
     if not made:
-        return [text.no_plan()]
+        return [text.NO_PLAN]
     layouts = [plan for plan in made if plan.spec.changes_layout]
     shown = [layouts[-1]] if layouts else []
     if made[-1] not in shown:

@@ -68,7 +68,7 @@ def _seen(observation: GroupObservation, policy: Policy) -> list[str]:
     lines = [text.instances_serve(observation.serving, observation.desired, observation.starting)]
     load, service, manager = observation.seen.load, observation.seen.service, observation.manager
     if load is None:
-        return [*lines, text.load_unread()]
+        return [*lines, text.LOAD_UNREAD]
     lines.append(text.load(load.arrivals_per_s, load.prompt_tokens, load.output_tokens))
     if service is not None:
         goals = policy.objectives
@@ -77,14 +77,14 @@ def _seen(observation: GroupObservation, policy: Policy) -> list[str]:
     if manager is not None:
         lines.append(text.manager(manager.waiting, manager.free_slots, manager.slots))
     if observation.seen.plan_in_progress:
-        lines.append(text.plan_executing())
+        lines.append(text.PLAN_EXECUTING)
     return lines
 
 
 def _expected(decision: GroupDecision) -> list[str]:
     numbers = dict(decision.inputs)
     if "ratePerSecond" not in numbers:
-        return [text.no_forecast()]
+        return [text.NO_FORECAST]
     return [
         text.group_rate(numbers["ratePerSecond"], numbers["leadSeconds"], numbers["highRatePerSecond"]),
         text.group_step(numbers["stepSeconds"], numbers["stepSecondsPerRequest"]),
@@ -99,7 +99,7 @@ def _chosen(decision: GroupDecision, policy: Policy) -> list[str]:
     if decision.changes_layout:
         lines = [text.change(number, (), decision.reason)]
     elif decision.reason is Reason.AWAITING_APPROVAL:
-        lines = [text.approval_awaited()]
+        lines = [text.APPROVAL_AWAITED]
     else:
         lines = [text.stay(number, decision.reason)]
     lines.append(decision.message)

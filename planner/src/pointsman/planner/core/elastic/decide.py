@@ -51,7 +51,7 @@ def decide(
     quantile = max(0.5, 1 - late_share(policy.objectives.attainment))
     forecast = state.forecaster.at(lead_s + policy.interval_s, now_s, lead_s, quantile, policy.tuning)
     if forecast is None or isinstance(model, str) or state.lengths.prompt_tokens is None:
-        missing = model if isinstance(model, str) else groups.no_request()
+        missing = model if isinstance(model, str) else groups.NO_REQUEST
         return replace(state, unwanted_s=None), _stays(observation, Reason.NOT_ENOUGH_DATA, groups.not_known(missing))
     waiting = observation.manager.waiting if observation.manager else 0.0
     load = GroupLoad(
@@ -74,7 +74,7 @@ def decide(
 
 def _why(seen: Observation) -> str:
     if math.isinf(seen.age_s):
-        return groups.metrics_never_read()
+        return groups.METRICS_NEVER_READ
     if seen.load is None:
         return decisions.load_unreadable()
     return groups.metrics_stale(seen.age_s)
@@ -97,13 +97,13 @@ def _model(state: GroupState, observation: GroupObservation) -> GroupModel | str
     """The model, or what is not known yet."""
     manager = observation.manager
     if not observation.serving:
-        return groups.no_instance()
+        return groups.NO_INSTANCE
     if manager is None or manager.slots <= 0:
-        return groups.no_report()
+        return groups.NO_REPORT
     if not observation.latency.by_degree:
-        return groups.no_prefill()
+        return groups.NO_PREFILL
     if state.steps.line is None:
-        return groups.no_step()
+        return groups.NO_STEP
     slots_each = manager.slots / observation.serving
     return GroupModel(observation.latency, observation.max_degree, state.steps, slots_each, observation.serving)
 
@@ -234,7 +234,7 @@ def _alternatives(
         if instances != chosen:
             why = groups.keeps_fewer(goal) if kept < goal else groups.enough(chosen)
             if instances < chosen and kept >= goal:
-                why = groups.needed_recently()
+                why = groups.NEEDED_RECENTLY
         action = "stay" if instances == now else "scale-out" if instances > now else "scale-in"
         gpus = instances * observation.gpus_each
         starts_s = lead_s if instances > now else 0.0

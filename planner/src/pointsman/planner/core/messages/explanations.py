@@ -38,19 +38,9 @@ def heading(namespace: str, name: str, policy: str, mode: Mode, evaluated_s: flo
     return line if evaluated_s is None else f"{line}; evaluated {ago(evaluated_s)}"
 
 
-def loads_title() -> str:
-    """Above the loads at which the planner would decide otherwise."""
-    return "Loads at which the decision changes"
-
-
-def accuracy_title() -> str:
-    """Above the comparison of estimates with what came."""
-    return "Accuracy of past estimates"
-
-
-def publications_title() -> str:
-    """Above the changes of ``status.routing``."""
-    return "Latest published routing numbers"
+LOADS_TITLE: Final = "Loads at which the decision changes"
+ACCURACY_TITLE: Final = "Accuracy of past estimates"
+PUBLICATIONS_TITLE: Final = "Latest published routing numbers"
 
 
 # --- in place of an evaluation ---
@@ -125,14 +115,8 @@ def page_age(source: str, age_s: float | None) -> str:
     return f"the oldest {source}'s page {'was never read' if age_s is None else f'is {age_s:.0f} s old'}"
 
 
-def load_unread() -> str:
-    """It is not known, not even that it is 0."""
-    return "the load could not be read: it is unknown, not zero"
-
-
-def load_not_yet() -> str:
-    """The first evaluation."""
-    return "the load is unknown until the second evaluation, because a rate needs two"
+LOAD_UNREAD: Final = "the load could not be read: it is unknown, not zero"
+LOAD_NOT_YET: Final = "the load is unknown until the second evaluation, because a rate needs two"
 
 
 def load(rate_per_s: float, prompt_tokens: float | None, answer_tokens: float | None) -> str:
@@ -188,9 +172,7 @@ def only_local(shares: Sequence[tuple[str, float]]) -> str:
     return f"{_share(sum(part for _, part in shares))} of prompts cannot be prefilled remotely: {reasons}"
 
 
-def plan_executing() -> str:
-    """The operator is at it."""
-    return "a plan is being executed"
+PLAN_EXECUTING: Final = "a plan is being executed"
 
 
 def plan_awaits_approval(layout: str) -> str:
@@ -204,9 +186,8 @@ def encode_workers(active: int, starting: int) -> str:
     return f"{quantity(active, 'encode worker')} {do(active, 'serve')}{more}"
 
 
-def encode_load_unknown() -> str:
-    """Gateways of an earlier version."""
-    return "no gateway counts images, so the load of the encode workers is unknown"
+# Gateways of an earlier version.
+ENCODE_LOAD_UNKNOWN: Final = "no gateway counts images, so the load of the encode workers is unknown"
 
 
 def encode_load(rate_per_s: float, images: float | None, image_ms: float | None) -> str:
@@ -219,9 +200,7 @@ def encode_load(rate_per_s: float, images: float | None, image_ms: float | None)
 # --- forecast ---
 
 
-def no_forecast() -> str:
-    """The rate is unknown."""
-    return "none: too few metrics"
+NO_FORECAST: Final = "none: too few metrics"
 
 
 def rate(now_per_s: float, ahead_per_s: float | None) -> str:
@@ -260,9 +239,7 @@ def backlog(requests: float) -> str:
 # --- alternatives ---
 
 
-def no_other_layout() -> str:
-    """Nothing was compared."""
-    return "no other layout"
+NO_OTHER_LAYOUT: Final = "no other layout"
 
 
 def alternative(
@@ -284,14 +261,9 @@ def change(layout: str, switches: Sequence[tuple[int, str, str]], reason: Reason
     return f"go to {layout}{how} ({reason})"
 
 
-def switch_deferred() -> str:
-    """The message of the decision names the guard."""
-    return "wait: another split would be better, but the guards defer a switch"
-
-
-def approval_awaited() -> str:
-    """No second plan is made."""
-    return "wait: the plan for this layout awaits approval"
+# The message of the decision names the guard.
+SWITCH_DEFERRED: Final = "wait: another split would be better, but the guards defer a switch"
+APPROVAL_AWAITED: Final = "wait: the plan for this layout awaits approval"  # no second plan is made
 
 
 def stay(layout: str, reason: Reason) -> str:
@@ -335,9 +307,7 @@ def would_change(layout: str, reason: Reason) -> str:
     return f"the planner would change to {layout}{how}"
 
 
-def any_load() -> str:
-    """No load was measured to compare with."""
-    return "any load: none was measured"
+ANY_LOAD: Final = "any load: none was measured"  # no load was measured to compare with
 
 
 def at_present_load(layout: str, reason: Reason) -> str:
@@ -374,9 +344,7 @@ def no_load(times: float) -> str:
 # --- accuracy ---
 
 
-def no_estimate() -> str:
-    """None is old enough."""
-    return "no estimate has been compared yet"
+NO_ESTIMATE: Final = "no estimate has been compared yet"
 
 
 def accuracy(predicted_share: float, observed_share: float, error: float) -> str:
@@ -396,9 +364,7 @@ def if_executed(share: float, gpus: float) -> str:
 # --- plans ---
 
 
-def no_plan() -> str:
-    """For this service or group."""
-    return "no plan was made"
+NO_PLAN: Final = "no plan was made"
 
 
 def plan_so_far(plan: str, seconds_ago: float, layout: str | None, reason: str, phase: str | None) -> str:

@@ -1,6 +1,7 @@
 """What a decision about an elastic group does, and why."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from pointsman.planner.core.messages.words import are, do, quantity, sentences, were
 
@@ -13,9 +14,7 @@ def _keep(instances: int, attainment: float) -> str:
     return f"{do(instances, 'keep')} {attainment:.0%} of requests within the objectives"
 
 
-def metrics_never_read() -> str:
-    """Of a gateway or of the manager."""
-    return "the metrics of a gateway or of the manager were never read, so nothing is changed"
+METRICS_NEVER_READ: Final = "the metrics of a gateway or of the manager were never read, so nothing is changed"
 
 
 def metrics_stale(age_s: float) -> str:
@@ -28,29 +27,11 @@ def not_known(missing: str) -> str:
     return f"{missing}, so nothing is changed"
 
 
-def no_request() -> str:
-    """No length is known."""
-    return "no request has arrived yet"
-
-
-def no_instance() -> str:
-    """All still start."""
-    return "no instance serves"
-
-
-def no_report() -> str:
-    """No memory is known."""
-    return "the manager has not reported any instance yet"
-
-
-def no_prefill() -> str:
-    """No prefill time is known."""
-    return "no prefill has been measured yet"
-
-
-def no_step() -> str:
-    """No decode time is known."""
-    return "no decode step has been measured yet"
+NO_REQUEST: Final = "no request has arrived yet"  # no length is known
+NO_INSTANCE: Final = "no instance serves"  # all still start
+NO_REPORT: Final = "the manager has not reported any instance yet"  # no memory is known
+NO_PREFILL: Final = "no prefill has been measured yet"
+NO_STEP: Final = "no decode step has been measured yet"
 
 
 def too_few(now: int, targets: int, attainment: float) -> str:
@@ -111,6 +92,4 @@ def enough(instances: int) -> str:
     return f"{instances} {are(instances)} enough"
 
 
-def needed_recently() -> str:
-    """Why a smaller number was rejected."""
-    return "more were needed recently"
+NEEDED_RECENTLY: Final = "more were needed recently"  # why a smaller number was rejected
