@@ -18,7 +18,7 @@ from pointsman.planner import group_memory, loops
 from pointsman.planner.cluster import Cluster
 from pointsman.planner.core import plan_ledger
 from pointsman.planner.core.elastic.decide import GroupState, decide
-from pointsman.planner.core.elastic.observe import ClusterView, group_observation
+from pointsman.planner.core.elastic.observe import manager_window, seen_by_gateways
 from pointsman.planner.core.elastic.types import GroupBounds, GroupDecision, GroupObservation
 from pointsman.planner.core.engine.startup_time import with_pods_start
 from pointsman.planner.core.messages import health as messages
@@ -216,23 +216,25 @@ class GroupPlanner:
         manager_name = _prefix(key) + manager.key if manager is not None else ""
         plans = record.plans.known()
         asked = plan_ledger.asked_of_a_person(plans)
-        view = ClusterView(
-            instances=self._cluster.instances(key, group.spec.instance.gpus),
-            desired=group.spec.instances.replicas,
-            max_degree=group.spec.max_degree,
-            latency=latency_of(group),
-            gpus=group.spec.instance.gpus,
-            plan_in_progress=any(map(plan_ledger.to_be_carried_out, plans)),
-            awaiting_approval=asked.spec.target[0] if asked is not None else None,
-        )
-        return group_observation(
-            view,
+        manager_reading = source.reading(manager_name) if manager is not None else None
+        seen = seen_by_gateways(
             settings.objectives,
             at_s=self._time.now_s(),
             ages_s=[source.age_s(name) for name in (*names, manager_name)],
             gateways=[source.reading(name) for name in names],
-            manager=source.reading(manager_name) if manager is not None else None,
+            manager=manager_reading,
             before=record.decided_on,
+            plan_in_progress=any(map(plan_ledger.to_be_carried_out, plans)),
+        )
+        return GroupObservation(
+            seen=seen,
+            instances=self._cluster.instances(key, group.spec.instance.gpus),
+            desired=group.spec.instances.replicas,
+            max_degree=group.spec.max_degree,
+            latency=latency_of(group),
+            manager=manager_window(manager_reading),
+            gpus_each=max(1, group.spec.instance.gpus),
+            awaiting_approval=asked.spec.target[0] if asked is not None else None,
         )
 
     # --- what it leaves behind ---

@@ -63,9 +63,12 @@ def decide(
     )
     most = max(bounds.least, min(bounds.most, policy.max_gpus // observation.gpus_each))
     needed = model.needed(load, policy.objectives, most)
-    state = _remembered(state, observation, policy, needed.instances, model, load, now_s)
+    stable_s = max(policy.scale_in_stabilization_s, lead_s)
+    recent = tuple(each for each in state.wanted if each[0] > now_s - stable_s)
+    margin = _margin(state, observation, policy, needed.instances, now_s, load)
+    state = replace(state, wanted=(*recent, (now_s, needed.instances)), margin=margin)
     inputs = _inputs(state, observation, model, load, needed, forecast.expected, lead_s)
-    decision = _chosen(state, observation, policy, bounds, needed, most)
+    decision = _chosen(state, observation, policy, bounds, needed, most, stable_s)
     if observation.stuck:
         decision = replace(decision, message=groups.stuck_instances(decision.message, sorted(observation.stuck)))
     considered = _alternatives(model, load, policy, decision, most, lead_s, observation)
@@ -108,22 +111,6 @@ def _model(state: GroupState, observation: GroupObservation) -> GroupModel | str
     return GroupModel(observation.latency, observation.max_degree, state.steps, slots_each, observation.serving)
 
 
-def _remembered(
-    state: GroupState,
-    observation: GroupObservation,
-    policy: Policy,
-    needed: int,
-    model: GroupModel,
-    load: GroupLoad,
-    now_s: float,
-) -> GroupState:
-    memory_s = max(policy.scale_in_stabilization_s, state.leads.lead_s(policy.start_s))
-    kept = tuple(each for each in state.wanted if each[0] > now_s - memory_s)
-    return replace(
-        state, wanted=(*kept, (now_s, needed)), margin=_margin(state, observation, policy, needed, now_s, load)
-    )
-
-
 def _margin(
     state: GroupState, observation: GroupObservation, policy: Policy, needed: int, now_s: float, load: GroupLoad
 ) -> Margin:
@@ -148,6 +135,7 @@ def _chosen(
     bounds: GroupBounds,
     needed: Expected,
     most: int,
+    stable_s: float,
 ) -> GroupDecision:
     now, goal = observation.desired, policy.objectives.attainment
     wanted = min(max(needed.instances, bounds.least), most)
@@ -165,9 +153,7 @@ def _chosen(
     if wanted > now:
         return _stays(observation, Reason.STEADY, groups.no_scale_out(wanted))
     if highest < now and policy.scale_in and not observation.starting and not observation.seen.unread:
-        stable_s = max(policy.scale_in_stabilization_s, state.leads.lead_s(policy.start_s))
-        first_s = min(at_s for at_s, _ in state.wanted)
-        last_s = max(at_s for at_s, _ in state.wanted)
+        (first_s, _), (last_s, _) = state.wanted[0], state.wanted[-1]
         if last_s - first_s >= 0.9 * stable_s:  # most of that time was looked at
             return GroupDecision(Reason.SPARE_CAPACITY, groups.spare(highest, stable_s), highest, changes_layout=True)
     message = groups.waiting(wanted) if wanted < now else groups.steady(wanted, keeps)

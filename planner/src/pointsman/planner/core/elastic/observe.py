@@ -1,36 +1,21 @@
-"""From readings of an elastic group's gateways and its manager to a GroupObservation."""
+"""What the gateways of an elastic group and its manager report."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from pointsman.api.protocol import metrics as named
 from pointsman.planner.core.elastic.steps import NOTHING
-from pointsman.planner.core.elastic.types import GroupObservation, ManagerWindow
+from pointsman.planner.core.elastic.types import ManagerWindow
 from pointsman.planner.core.metrics import scrape_pair
 from pointsman.planner.core.metrics.observe import Reading, counted_once, observation, together
-from pointsman.planner.core.types import Objectives, Observation, RoutingNumbers, Worker
-from pointsman.serving.elastic.latency_model import LatencyModel
+from pointsman.planner.core.types import Objectives, Observation, RoutingNumbers
 from pointsman.serving.elastic.step_sums import TERMS, StepSums
 
 _NO_ROUTING: Final = RoutingNumbers(0, 0)  # the manager decides where prompts are computed
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterView:
-    """What Kubernetes has of a group now. ``latency``: of its status; see ``GroupObservation`` for the others."""
-
-    instances: tuple[Worker, ...]
-    desired: int
-    max_degree: int
-    latency: LatencyModel
-    gpus: int
-    plan_in_progress: bool
-    awaiting_approval: int | None = None
-
-
-def group_observation(
-    group: ClusterView,
+def seen_by_gateways(
     objectives: Objectives,
     *,
     at_s: float,
@@ -38,8 +23,9 @@ def group_observation(
     gateways: Sequence[Reading | None],
     manager: Reading | None,
     before: Observation | None,
-) -> GroupObservation:
-    """Everything about one group now.
+    plan_in_progress: bool,
+) -> Observation:
+    """The requests of one group now.
 
     ``ages_s``: of the newest page of each gateway and of the manager. A manager that is not read says nothing of its
     instances: then nothing is known of the group. ``gateways``: None for one that was not read twice yet.
@@ -53,8 +39,7 @@ def group_observation(
         workers=(),
         routing=_NO_ROUTING,
         objectives=objectives,
-        plan_in_progress=group.plan_in_progress,
-        worker_gpus=group.gpus,
+        plan_in_progress=plan_in_progress,
     )
     if manager is not None and manager.is_old:
         seen = replace(seen, old_pages=seen.old_pages + 1)
@@ -63,16 +48,7 @@ def group_observation(
     load = seen.load and replace(seen.load, decoding=None)  # there are no decode workers to ask
     ttft, tpot = attainment_at_most(read, objectives)
     service = seen.service and replace(seen.service, ttft_attainment=ttft, tpot_attainment=tpot)
-    return GroupObservation(
-        seen=replace(seen, load=load, service=service),
-        instances=group.instances,
-        desired=group.desired,
-        max_degree=group.max_degree,
-        latency=group.latency,
-        manager=manager_window(manager),
-        gpus_each=max(1, group.gpus),
-        awaiting_approval=group.awaiting_approval,
-    )
+    return replace(seen, load=load, service=service)
 
 
 def attainment_at_most(gateways: Sequence[Reading], objectives: Objectives) -> tuple[float | None, float | None]:

@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 
 from pointsman.api.v1alpha1.plannerpolicy import Mode
-from pointsman.planner.core.elastic.observe import ClusterView, group_observation
+from pointsman.planner.core.elastic.observe import manager_window, seen_by_gateways
 from pointsman.planner.core.elastic.types import GroupObservation
 from pointsman.planner.core.types import Observation, Policy, Reason, WorkerCondition
 from pointsman.planner.simulator.elastic.pages import Scrapes, manager_page
@@ -209,22 +209,23 @@ class _Run:
         serving, manager = self._serving, self._manager_scrapes
         _, waiting = serving.book.counts()
         manager.scrape(manager_page(serving.step_sums, serving.book.slots(), waiting), now_s, out=out)
-        view = ClusterView(
-            instances=self._pods.workers(),
-            desired=self._pods.desired,
-            max_degree=self._simulation.max_degree,
-            latency=self._published,
-            gpus=self._simulation.instances.gpus,
-            plan_in_progress=self._pods.plan_in_progress,
-        )
-        return group_observation(
-            view,
+        seen = seen_by_gateways(
             self._policy.objectives,
             at_s=now_s,
             ages_s=[each.age_s(now_s) for each in (*self._gateway_scrapes, manager)],
             gateways=[each.reading for each in self._gateway_scrapes],
             manager=manager.reading,
             before=self._decided_on,
+            plan_in_progress=self._pods.plan_in_progress,
+        )
+        return GroupObservation(
+            seen=seen,
+            instances=self._pods.workers(),
+            desired=self._pods.desired,
+            max_degree=self._simulation.max_degree,
+            latency=self._published,
+            manager=manager_window(manager.reading),
+            gpus_each=max(1, self._simulation.instances.gpus),
         )
 
     def _point(self, now_s: float, observation: GroupObservation) -> GroupPoint:
