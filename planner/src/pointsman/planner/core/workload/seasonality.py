@@ -9,7 +9,7 @@ Times are seconds since 1970 in UTC, rates requests a second. What is unknown is
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Final
@@ -64,8 +64,7 @@ class _Promise:
 
     due_s: float
     filter_per_s: float
-    day_per_s: float | None
-    week_per_s: float | None
+    rises_per_s: tuple[float | None, ...]  # by the days before, and by the same day a week before
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +78,7 @@ class Season:
     count: float = 0.0
     seconds: float = 0.0
     rates: tuple[float | None, ...] = ()
-    day: Trust = Trust()
-    week: Trust = Trust()
+    trusts: tuple[Trust, ...] = (Trust(), Trust())  # in the days before, and in the same day a week before
     pending: tuple[_Promise, ...] = ()
 
     def observe(
@@ -98,11 +96,11 @@ class Season:
         if season.pending and due_s < season.pending[-1].due_s + every_s:
             return season
         expected = forecaster.expected(lead_s, tuning)
-        day, week = (
+        rises = (
             None if rise is None else _beyond(trend.level, rise, expected)
-            for rise in (season._day_rise(now_s, now_s + lead_s), season._rise(now_s, now_s + lead_s, DAYS))
+            for rise in season._rises(now_s, now_s + lead_s)
         )
-        promise = _Promise(due_s, expected, day, week)
+        promise = _Promise(due_s, expected, tuple(rises))
         return replace(season, pending=(*season.pending, promise)[-MOST_PENDING:])
 
     def forecast(
@@ -118,13 +116,12 @@ class Season:
                 max(0.0, level + rise), known, weekly, trust.share(self.day_s),
                 trust.share(self.day_s) * _beyond(level, rise, expected),
             )
-            for rise, known, weekly, trust in (
-                (self._day_rise(now_s, now_s + lead_s), days, False, self.day),
-                (self._rise(now_s, now_s + lead_s, DAYS), 1, True, self.week),
+            for rise, known, weekly, trust in zip(
+                self._rises(now_s, now_s + lead_s), (days, 1), (False, True), self.trusts, strict=True
             )
             if rise is not None
         ]  # fmt: skip
-        removed = (self.day.came * self.day.share(self.day_s), self.week.came * self.week.share(self.day_s))
+        removed = [trust.came * trust.share(self.day_s) for trust in self.trusts]
         return found[-1] if found and removed[1] > removed[0] else found[0] if found else None
 
     def with_history(self, rates: Mapping[int, float], number: int) -> "Season":
@@ -173,17 +170,11 @@ class Season:
 
     def _compared(self, came_per_s: float, every_s: float, now_s: float) -> "Season":
         """What was foretold for the last ``every_s`` with what came; what nobody saw is compared with nothing."""
-        day, week = self.day, self.week
+        season = replace(self, pending=tuple(promise for promise in self.pending if promise.due_s > now_s))
         for promise in self.pending:
-            if not now_s - every_s < promise.due_s <= now_s:
-                continue
-            more = came_per_s - promise.filter_per_s
-            if promise.day_per_s is not None:
-                day = day.compare(promise.day_per_s, more, every_s, self.day_s)
-            if promise.week_per_s is not None:
-                week = week.compare(promise.week_per_s, more, every_s, self.day_s)
-        left = tuple(promise for promise in self.pending if promise.due_s > now_s)
-        return replace(self, day=day, week=week, pending=left)
+            if now_s - every_s < promise.due_s <= now_s:
+                season = season._with(promise.rises_per_s, came_per_s - promise.filter_per_s, every_s)
+        return season
 
     def _compared_bins(self) -> "Season":
         """What earlier days foretold of the newest bin, from the one before, with what came."""
@@ -191,23 +182,22 @@ class Season:
             return self
         before, came = self.rates[-2], self.rates[-1] - self.rates[-2]
         then_s = (self.number - 0.5) * self.bin_s
-        rises = self._day_rise(then_s - self.bin_s, then_s), self._rise(then_s - self.bin_s, then_s, DAYS)
-        day, week = (
-            trust if rise is None else trust.compare(_beyond(before, rise, before), came, self.bin_s, self.day_s)
-            for trust, rise in zip((self.day, self.week), rises, strict=True)
+        rises = self._rises(then_s - self.bin_s, then_s)
+        foretold = [None if rise is None else _beyond(before, rise, before) for rise in rises]
+        return self._with(foretold, came, self.bin_s)
+
+    def _with(self, foretold: Sequence[float | None], came: float, weight_s: float) -> "Season":
+        """With one more comparison of each forecast that is known."""
+        trusts = (
+            trust if rise is None else trust.compare(rise, came, weight_s, self.day_s)
+            for trust, rise in zip(self.trusts, foretold, strict=True)
         )
-        return replace(self, day=day, week=week)
+        return replace(self, trusts=tuple(trusts))
 
-    def _day_rise(self, from_s: float, to_s: float) -> float | None:
-        """Mean over the days that are known."""
-        rises = list(self._rises(from_s, to_s))
-        return fmean(rises) if rises else None
-
-    def _rises(self, from_s: float, to_s: float) -> Iterator[float]:
-        for back in range(1, DAYS + 1):
-            rise = self._rise(from_s, to_s, back)
-            if rise is not None:
-                yield rise
+    def _rises(self, from_s: float, to_s: float) -> tuple[float | None, float | None]:
+        """By the days before, their mean, and by the same day a week before; None: not known."""
+        days = [rise for back in range(1, DAYS + 1) if (rise := self._rise(from_s, to_s, back)) is not None]
+        return fmean(days) if days else None, self._rise(from_s, to_s, DAYS)
 
     def _rise(self, from_s: float, to_s: float, back: int) -> float | None:
         """From one moment to another, so many days before; None: one of them is not known."""
