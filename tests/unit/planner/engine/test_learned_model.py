@@ -17,10 +17,11 @@ from pointsman.planner.core.engine.learned_model import (
     pass_ms,
     undisturbed,
 )
-from pointsman.planner.core.engine.performance_model import CorrectedModel, LinearModel
+from pointsman.planner.core.engine.performance_model import CorrectedModel
 from pointsman.planner.core.metrics.scrape_pair import Histogram
 from pointsman.planner.core.state import State, model_of
 from pointsman.planner.core.types import EngineSample
+from pointsman.planner.profile.linear_model import LinearModel
 from pointsman.planner.simulator.pages import engine_token_bounds
 
 

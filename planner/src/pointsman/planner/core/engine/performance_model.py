@@ -5,9 +5,9 @@ Base models answer two questions, in milliseconds:
 * ``prefill_ms(new_tokens, prefix_tokens)``: one prompt alone in the prefill engine, ``prefix_tokens`` of it cached;
 * ``decode_step_ms(batch, kv_tokens)``: one decode step of ``batch`` sequences that hold ``kv_tokens`` tokens together.
 
-Two are here: ``LinearModel`` (three coefficients each, the usual roofline form) and ``GridModel`` (interpolates a
-measured grid; mixture-of-experts models are 16–21 % off in the linear form). ``Correction`` is a line over either,
-fitted to what is observed: engines, drivers and models differ from any table by up to 3x.
+``GridModel`` interpolates a measured grid; mixture-of-experts models are 16–21 % off in the linear form.
+``Correction`` is a line over it, fitted to what is observed: engines, drivers and models differ from any table by up
+to 3x.
 """
 
 import math
@@ -27,32 +27,6 @@ class PerformanceModel(Protocol):
 
     def decode_step_ms(self, batch: float, kv_tokens: float) -> float:
         """Time of one decode step for ``batch`` sequences holding ``kv_tokens`` tokens in all."""
-
-
-@dataclass(frozen=True, slots=True)
-class LinearModel:
-    """``prefill = max(floor, a + b·n + c·(n·p + n²/2))``, ``decode step = d0 + d1·B + d2·K``; coefficients in ms."""
-
-    prefill_a: float
-    prefill_b: float
-    prefill_c: float
-    decode_d0: float
-    decode_d1: float
-    decode_d2: float
-    prefill_floor_ms: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("prefill_a", "prefill_b", "prefill_c", "decode_d0", "decode_d1", "decode_d2", "prefill_floor_ms"):
-            value = getattr(self, name)
-            if not math.isfinite(value) or value < 0:
-                raise ValueError(f"{name} is {value}: it must be a finite number of milliseconds, 0 or more")
-
-    def prefill_ms(self, new_tokens: float, prefix_tokens: float) -> float:
-        attention = new_tokens * prefix_tokens + new_tokens * new_tokens / 2
-        return max(self.prefill_floor_ms, self.prefill_a + self.prefill_b * new_tokens + self.prefill_c * attention)
-
-    def decode_step_ms(self, batch: float, kv_tokens: float) -> float:
-        return self.decode_d0 + self.decode_d1 * batch + self.decode_d2 * kv_tokens
 
 
 @dataclass(frozen=True, slots=True)
