@@ -110,8 +110,8 @@ def test_no_samples_make_an_engine_that_is_faster_with_more_work_or_an_unbounded
     found: list[EngineSample],
 ) -> None:
     learner = Learner().observe(found)
-    assert len(learner.prefills) <= MOST_BUCKETS
-    assert len(learner.steps) <= MOST_BUCKETS
+    assert len(learner.prefills.kept) <= MOST_BUCKETS
+    assert len(learner.steps.kept) <= MOST_BUCKETS
     model = learner.model()
     if model is not None:
         assert 0 <= model.prefill_ms(100, 0) <= model.prefill_ms(2000, 0) <= model.prefill_ms(20_000, 0) + 1e-9

@@ -24,11 +24,11 @@ KV_UNIT: Final = 100_000.0
 class Bucket:
     """Means of the samples of one region. ``seen``: the role's number of samples when the last one came."""
 
-    seen: int
-    weight: float
-    tokens: float
-    batch: float
-    milliseconds: float
+    seen: int = 0
+    weight: float = 0.0
+    tokens: float = 0.0
+    batch: float = 0.0
+    milliseconds: float = 0.0
 
     def take(self, seen: int, tokens: float, batch: float, milliseconds: float) -> "Bucket":
         """With one more sample; at most 40 older ones count."""
@@ -45,6 +45,28 @@ class Bucket:
     def faded(self, seen: int) -> float:
         """Its weight after so many samples of the role: what is not seen any more fades."""
         return float(self.weight * 0.9997 ** (seen - self.seen))
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """Those of one role by their numbers, and how many samples there were."""
+
+    kept: tuple[tuple[int, Bucket], ...] = ()
+    samples: int = 0
+
+    def take(self, samples: list[EngineSample], key_of: Callable[[EngineSample], int]) -> "Buckets":
+        """With these samples; buckets with the least weight make room."""
+        kept = dict(self.kept)
+        for number, sample in enumerate(samples, self.samples + 1):
+            known = kept.get(key_of(sample), Bucket())
+            kept[key_of(sample)] = known.take(number, sample.tokens or 0.0, sample.batch, sample.observed_ms)
+        while len(kept) > MOST_BUCKETS:
+            del kept[min(kept, key=lambda k: kept[k].faded(self.samples))]
+        return Buckets(tuple(kept.items()), self.samples + len(samples))
+
+    def means(self) -> list[Bucket]:
+        """With the weights that they have now."""
+        return [replace(b, weight=b.faded(self.samples)) for _, b in self.kept]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +98,10 @@ def pass_ms(model: PerformanceModel, prompts: float, new_tokens: float, prefix_t
 
 @dataclass(frozen=True, slots=True)
 class Learner:
-    """What the service itself taught, per role: bucket number → means, and how many samples there were."""
+    """What the service itself taught, per role."""
 
-    prefills: tuple[tuple[int, Bucket], ...] = ()
-    steps: tuple[tuple[int, Bucket], ...] = ()
-    prefill_samples: int = 0
-    step_samples: int = 0
+    prefills: Buckets = Buckets()
+    steps: Buckets = Buckets()
 
     def observe(self, samples: Sequence[EngineSample]) -> "Learner":
         """Take one tick's measurements; what cannot be a time is not taken."""
@@ -89,21 +109,13 @@ class Learner:
         prefills = _evenly([s for s in real if s.role is Role.PREFILL and s.tokens is not None and s.tokens > 0])
         steps = _evenly([s for s in real if s.role is Role.DECODE])
         return Learner(
-            _take(self.prefills, self.prefill_samples, prefills, lambda s: _octave(s.tokens or 1.0)),
-            _take(
-                self.steps,
-                self.step_samples,
-                steps,
-                lambda s: 1000 * (_octave(s.batch) // 3) + _octave(s.tokens or 1.0) // 2,
-            ),
-            self.prefill_samples + len(prefills),
-            self.step_samples + len(steps),
+            self.prefills.take(prefills, lambda s: _octave(s.tokens or 1.0)),
+            self.steps.take(steps, lambda s: 1000 * (_octave(s.batch) // 3) + _octave(s.tokens or 1.0) // 2),
         )
 
     def model(self) -> LearnedModel | None:
         """The learned model; None until both a prefill and a decode step were measured."""
-        prefill = _fit_prefill([replace(b, weight=b.faded(self.prefill_samples)) for _, b in self.prefills])
-        step = _fit_step([replace(b, weight=b.faded(self.step_samples)) for _, b in self.steps])
+        prefill, step = _fit_prefill(self.prefills.means()), _fit_step(self.steps.means())
         if prefill is None or step is None:
             return None
         return LearnedModel(prefill, step)
@@ -111,16 +123,16 @@ class Learner:
     def corrected(self, table: PerformanceModel, cached_tokens: float, context_tokens: float) -> CorrectedModel:
         """The table as measured: ``cached_tokens`` of each prompt were cached, a sequence had ``context_tokens``."""
         prefills = (
-            (pass_ms(table, b.batch, b.tokens / b.batch, cached_tokens), b.milliseconds, b.faded(self.prefill_samples))
-            for _, b in self.prefills
+            (pass_ms(table, b.batch, b.tokens / b.batch, cached_tokens), b.milliseconds, b.weight)
+            for b in self.prefills.means()
         )
         steps = (
             (
                 table.decode_step_ms(b.batch, b.tokens if b.tokens > 1 else b.batch * context_tokens),
                 b.milliseconds,
-                b.faded(self.step_samples),
+                b.weight,
             )
-            for _, b in self.steps
+            for b in self.steps.means()
         )
         return CorrectedModel(table, Correction.fitted(prefills), Correction.fitted(steps))
 
@@ -168,27 +180,6 @@ def _evenly(samples: list[EngineSample], most: int = 16) -> list[EngineSample]:
     if len(samples) <= most:
         return samples
     return [samples[i * len(samples) // most] for i in range(most)]
-
-
-def _take(
-    buckets: tuple[tuple[int, Bucket], ...],
-    seen: int,
-    samples: list[EngineSample],
-    key_of: Callable[[EngineSample], int],
-) -> tuple[tuple[int, Bucket], ...]:
-    if not samples:
-        return buckets
-    kept = dict(buckets)
-    for number, sample in enumerate(samples, seen + 1):
-        key, tokens = key_of(sample), sample.tokens or 0.0
-        known = kept.get(key)
-        if known is None:
-            kept[key] = Bucket(number, 1.0, tokens, sample.batch, sample.observed_ms)
-        else:
-            kept[key] = known.take(number, tokens, sample.batch, sample.observed_ms)
-    while len(kept) > MOST_BUCKETS:
-        del kept[min(kept, key=lambda k: kept[k].faded(seen))]
-    return tuple(kept.items())
 
 
 # --- fits: least squares of relative errors over bucket means ---
