@@ -18,8 +18,7 @@ import numpy as np
 from bench.elastic.paper import ELASTIC, SEEDS
 from bench.elastic.paper_mixes import L_EVAL, LV_EVAL, Lengths, mixed
 from bench.rows import RESULTS, Row, measure_parts, row
-from pointsman.planner.core.elastic.types import GroupBounds
-from pointsman.planner.core.types import Objectives, Policy
+from pointsman.planner.core.types import Bounds, Objectives, Policy
 from pointsman.planner.simulator.elastic.planners import GROUP_PLANNERS
 from pointsman.planner.simulator.elastic.simulate import simulate_group
 from pointsman.planner.simulator.elastic.types import GroupLeads, GroupResult, GroupSimulation, Instances
@@ -82,7 +81,7 @@ def simulated(day: Day, seed: int, fixed: int | None) -> GroupResult:
     simulation = GroupSimulation(
         instances=INSTANCES,
         ready=fixed or day.least,
-        bounds=GroupBounds(day.least, MOST),
+        bounds=Bounds(day.least, MOST),
         max_degree=MAX_DEGREE,
         settings=ELASTIC.settings,
         leads=GroupLeads(start_s=START_S, start_spread=0.2),

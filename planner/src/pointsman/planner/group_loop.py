@@ -19,11 +19,11 @@ from pointsman.planner.cluster import Cluster
 from pointsman.planner.core import plan_ledger
 from pointsman.planner.core.elastic.decide import GroupState, decide
 from pointsman.planner.core.elastic.observe import manager_window, seen_by_gateways
-from pointsman.planner.core.elastic.types import GroupBounds, GroupDecision, GroupObservation
+from pointsman.planner.core.elastic.types import GroupDecision, GroupObservation
 from pointsman.planner.core.engine.startup_time import with_pods_start
 from pointsman.planner.core.messages import health as messages
 from pointsman.planner.core.messages.decisions import first_reading
-from pointsman.planner.core.types import Observation, Policy, Reason
+from pointsman.planner.core.types import Bounds, Observation, Policy, Reason
 from pointsman.planner.group_memory import GroupLast
 from pointsman.planner.group_status import latency_of
 from pointsman.planner.health import apply_health, health_condition, health_of
@@ -178,7 +178,7 @@ class GroupPlanner:
         if record.source.is_repeated(source, list(targets), settings.stale_after_s):
             return settings.interval_s
         observed = self._observed(key, group, settings, source, record)
-        bounds = GroupBounds(group.spec.instances.min_replicas, group.spec.instances.max_replicas)
+        bounds = Bounds(group.spec.instances.min_replicas, group.spec.instances.max_replicas)
         at_s = observed.seen.at_s
         record.state, decision = decide(record.state, observed, settings, bounds, at_s)
         record.decided_on = None if decision.reason is Reason.STALE_METRICS else observed.seen

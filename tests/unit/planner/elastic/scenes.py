@@ -5,8 +5,9 @@ from typing import Any
 
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.plannerpolicy import Mode
-from pointsman.planner.core.elastic.types import GroupBounds, GroupObservation, ManagerWindow
+from pointsman.planner.core.elastic.types import GroupObservation, ManagerWindow
 from pointsman.planner.core.types import (
+    Bounds,
     Load,
     Objectives,
     Observation,
@@ -30,7 +31,7 @@ POLICY = Policy(
     scale_in_stabilization_s=30.0,
     start_s=20.0,
 )
-BOUNDS = GroupBounds(1, 8)
+BOUNDS = Bounds(1, 8)
 LIGHT, HEAVY = 1.0, 12.0  # requests a second of 2 000 and 200 tokens
 
 

@@ -6,13 +6,8 @@ from typing import Any
 import pytest
 
 from pointsman.planner.core.elastic.decide import GroupState, decide
-from pointsman.planner.core.elastic.types import GroupBounds, GroupDecision, ManagerWindow
-from pointsman.planner.core.types import (
-    Policy,
-    Reason,
-    Service,
-    WorkerCondition,
-)
+from pointsman.planner.core.elastic.types import GroupDecision, ManagerWindow
+from pointsman.planner.core.types import Bounds, Policy, Reason, Service, WorkerCondition
 from pointsman.serving.elastic.latency_model import LatencyModel
 from pointsman.serving.elastic.step_sums import StepSums
 from unit.planner.elastic.scenes import BOUNDS, HEAVY, LIGHT, POLICY, STEPS, TICK_S, instances, seen
@@ -22,7 +17,7 @@ from unit.planner.tuning_guard import others_than_shipped
 class Hand:
     """Looks again and again."""
 
-    def __init__(self, policy: Policy = POLICY, bounds: GroupBounds = BOUNDS) -> None:
+    def __init__(self, policy: Policy = POLICY, bounds: Bounds = BOUNDS) -> None:
         self.state, self.policy, self.bounds, self.at_s = GroupState(), policy, bounds, 1000.0
 
     def look(self, rate: float, serving: int, starting: int = 0, **more: Any) -> GroupDecision:
@@ -77,16 +72,16 @@ def test_nothing_is_decided_on_what_is_not_known() -> None:
 
 
 def test_bounds_and_budget_hold_and_what_they_do_not_allow_is_said() -> None:
-    hand = Hand(bounds=GroupBounds(1, 2))
+    hand = Hand(bounds=Bounds(1, 2))
     at_most = hand.look(HEAVY * 3, 1)
     assert (at_most.reason, at_most.instances) == (Reason.INSTANCES_SHORT, 2)
     assert "the most that the bounds and the budget allow" in at_most.message
     assert hand.look(HEAVY * 3, 2).reason is Reason.UNSATISFIABLE
-    starts_none = Hand(bounds=GroupBounds(1, 2), policy=replace(POLICY, scale_out=False)).look(HEAVY * 3, 1)
+    starts_none = Hand(bounds=Bounds(1, 2), policy=replace(POLICY, scale_out=False)).look(HEAVY * 3, 1)
     assert starts_none.message == "2 instances are needed, but the policy does not allow scale-out"
     assert Hand().look(LIGHT, 1).message.startswith("1 instance keeps ")
     assert Hand(replace(POLICY, max_gpus=4)).look(HEAVY * 3, 2, gpus_each=2).instances == 2
-    assert Hand(bounds=GroupBounds(3, 8)).look(LIGHT, 2).instances == 3
+    assert Hand(bounds=Bounds(3, 8)).look(LIGHT, 2).instances == 3
 
 
 def test_requests_that_wait_ask_for_more_than_the_rate_does() -> None:

@@ -237,7 +237,7 @@ class Objectives:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """A pool's replicas."""
+    """Replicas of a pool, or instances of an elastic group."""
 
     least: int
     most: int

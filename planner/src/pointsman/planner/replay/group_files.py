@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from pointsman.api.v1alpha1.elasticgroup import ElasticGroup
 from pointsman.api.v1alpha1.plan import Plan
-from pointsman.planner.core.elastic.types import GroupBounds
+from pointsman.planner.core.types import Bounds
 from pointsman.planner.errors import ReplayError
 from pointsman.planner.group_status import latency_of
 from pointsman.planner.replay.kubernetes_yaml import Unreadable, read_objects
@@ -31,7 +31,7 @@ class GroupFile:
 
     name: str
     replicas: int
-    bounds: GroupBounds
+    bounds: Bounds
     gpus: int
     max_degree: int
     min_degree: int
@@ -68,7 +68,7 @@ def load_group(path: Path) -> GroupFile:
     return GroupFile(
         name=group.metadata.name,
         replicas=spec.instances.replicas,
-        bounds=GroupBounds(spec.instances.min_replicas, spec.instances.max_replicas),
+        bounds=Bounds(spec.instances.min_replicas, spec.instances.max_replicas),
         gpus=spec.instance.gpus,
         max_degree=spec.max_degree,
         min_degree=spec.parallelism.min_degree,

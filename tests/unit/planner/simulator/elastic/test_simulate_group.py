@@ -13,10 +13,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from pointsman.api.protocol.metrics import ELASTIC_DECODE_SUMS, ELASTIC_SLOTS, GATEWAY_ENDED, GATEWAY_PROMPT_TOKENS
 from pointsman.planner.core.elastic.decide import GroupState, decide
 from pointsman.planner.core.elastic.observe import attainment_at_most
-from pointsman.planner.core.elastic.types import GroupBounds, GroupDecision, GroupObservation
+from pointsman.planner.core.elastic.types import GroupDecision, GroupObservation
 from pointsman.planner.core.metrics import scrape_pair
 from pointsman.planner.core.metrics.observe import Reading
-from pointsman.planner.core.types import Objectives, Policy, Reason
+from pointsman.planner.core.types import Bounds, Objectives, Policy, Reason
 from pointsman.planner.exposition import parse
 from pointsman.planner.simulator.elastic.pages import manager_page
 from pointsman.planner.simulator.elastic.planners import GROUP_PLANNERS
@@ -49,7 +49,7 @@ TIMES = LinearTimes(LATENCY, step_s=0.03, step_s_per_request=8e-4, member_s=0.00
 SIMULATION = GroupSimulation(
     instances=Instances(TIMES, LATENCY, slots=60_000, gpus=2),
     ready=1,
-    bounds=GroupBounds(1, 6),
+    bounds=Bounds(1, 6),
     max_degree=4,
     leads=GroupLeads(start_s=20.0),
     seed=1,

@@ -7,12 +7,12 @@ from typing import Final
 from pointsman.planner.core.elastic.derating import Margin
 from pointsman.planner.core.elastic.sizing import Expected, GroupLoad, GroupModel
 from pointsman.planner.core.elastic.steps import StepTime
-from pointsman.planner.core.elastic.types import GroupBounds, GroupDecision, GroupObservation
+from pointsman.planner.core.elastic.types import GroupDecision, GroupObservation
 from pointsman.planner.core.engine.startup_time import Leads
 from pointsman.planner.core.messages import decisions, groups
 from pointsman.planner.core.sizing.demand import late_share
 from pointsman.planner.core.tuning import Tuning
-from pointsman.planner.core.types import Alternative, Load, Observation, Policy, Reason
+from pointsman.planner.core.types import Alternative, Bounds, Load, Observation, Policy, Reason
 from pointsman.planner.core.workload.arrival_forecast import RateForecaster
 from pointsman.planner.core.workload.request_lengths import Lengths
 
@@ -34,7 +34,7 @@ class GroupState:
 
 
 def decide(
-    state: GroupState, observation: GroupObservation, policy: Policy, bounds: GroupBounds, now_s: float
+    state: GroupState, observation: GroupObservation, policy: Policy, bounds: Bounds, now_s: float
 ) -> tuple[GroupState, GroupDecision]:
     """One look. Never raises for what it does not know: it holds still and says so."""
     seen = observation.seen
@@ -132,7 +132,7 @@ def _chosen(
     state: GroupState,
     observation: GroupObservation,
     policy: Policy,
-    bounds: GroupBounds,
+    bounds: Bounds,
     needed: Expected,
     most: int,
     stable_s: float,

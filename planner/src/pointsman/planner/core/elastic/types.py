@@ -53,14 +53,6 @@ class GroupObservation:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupBounds:
-    """Instances that the group may have, by its spec."""
-
-    least: int
-    most: int
-
-
-@dataclass(frozen=True, slots=True)
 class GroupDecision:
     """How many instances there are to be, and why. Has what the ledger reads of a service's decision."""
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from pointsman.planner.core.elastic.decide import GroupState, decide
-from pointsman.planner.core.elastic.types import GroupBounds, GroupDecision, GroupObservation
-from pointsman.planner.core.types import Policy, Reason
+from pointsman.planner.core.elastic.types import GroupDecision, GroupObservation
+from pointsman.planner.core.types import Bounds, Policy, Reason
 from pointsman.planner.simulator.elastic.types import GroupPlanner
 
 
@@ -20,7 +20,7 @@ def static() -> GroupPlanner:
 
 
 def _stay(
-    state: Any, observation: GroupObservation, policy: Policy, bounds: GroupBounds, now_s: float
+    state: Any, observation: GroupObservation, policy: Policy, bounds: Bounds, now_s: float
 ) -> tuple[Any, GroupDecision]:
     return state, GroupDecision(Reason.STEADY, "instances are fixed", observation.desired)
 

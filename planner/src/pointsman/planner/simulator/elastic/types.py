@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from pointsman.planner.core.elastic.types import GroupBounds, GroupDecision, GroupObservation
-from pointsman.planner.core.types import Policy
+from pointsman.planner.core.elastic.types import GroupDecision, GroupObservation
+from pointsman.planner.core.types import Bounds, Policy
 from pointsman.planner.simulator.types import Served, TransitionRecord
 from pointsman.serving.elastic.latency_model import LatencyModel
 from pointsman.serving.elastic.requests import MemberLoad
@@ -75,7 +75,7 @@ class GroupSimulation:
 
     instances: Instances
     ready: int
-    bounds: GroupBounds
+    bounds: Bounds
     max_degree: int
     settings: Settings = field(default_factory=Settings)
     leads: GroupLeads = GroupLeads()
@@ -98,7 +98,7 @@ class DecideGroup(Protocol):
     """``core.elastic.decide.decide`` or another planner of the same form; ``state`` is what it returned before."""
 
     def __call__(
-        self, state: Any, observation: GroupObservation, policy: Policy, bounds: GroupBounds, now_s: float, /
+        self, state: Any, observation: GroupObservation, policy: Policy, bounds: Bounds, now_s: float, /
     ) -> tuple[Any, GroupDecision]: ...
 
 
