@@ -126,10 +126,10 @@ bench-predicted: sync ## the simulator's prediction beside the real engine; writ
 	@$(RUN) python -m bench.predicted $(ARGS)
 
 bench-overload: sync ## an overload without and with flow control, real engines; writes bench/results/overload.json
-	@$(RUN) python -m bench.overload $(ARGS)
+	@PYTHONPATH=tests:. $(RUN) python -m bench.overload $(ARGS)
 
 bench-kv-feed: sync ## time until a gateway knows the caches of eight busy workers, two minutes; writes bench/results/kv_feed.json
-	@$(RUN) python -m bench.kv_feed $(ARGS)
+	@PYTHONPATH=tests:. $(RUN) python -m bench.kv_feed $(ARGS)
 
 bench-elastic: sync ## elastic groups: growing, shrinking, and goodput beside static groups, an hour (ARGS="--iterations-only": five minutes); writes bench/results/elastic.json
 	@$(RUN) python -m bench.elastic $(ARGS)

@@ -2,53 +2,37 @@
 
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from pointsman.local.engine.environment import EngineEnvironment
 
-END_S: Final = 60.0
 ROOT: Final = Path(__file__).parents[1]
+Ask = Callable[[Mapping[str, object] | None], dict[str, Any]]
 
 
-class EngineProcess:
-    """A module with its arguments, for the time of a ``with`` block; it ends with its stdin."""
+@contextmanager
+def engine_process(environment: EngineEnvironment, module: str, *arguments: str, **variables: str) -> Iterator[Ask]:
+    """A module with its arguments, for the time of a ``with`` block; it ends with its stdin.
 
-    def __init__(self, environment: EngineEnvironment, module: str, *arguments: str, **variables: str) -> None:
-        self._module = module
-        of_process = environment.variables() | variables
-        of_process["PYTHONPATH"] += f":{ROOT}:{ROOT / 'tests'}"
-        command = [str(environment.python), "-m", module, *arguments]
-        self._process = subprocess.Popen(
-            command, env=of_process, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+    It is given a command, or None, and returns the next answer; what libraries print is skipped. Raises RuntimeError if
+    the process has ended.
+    """
+    of_process = environment.variables() | variables
+    of_process["PYTHONPATH"] += f":{ROOT}:{ROOT}/tests"
+    started = [str(environment.python), "-m", module, *arguments]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(started, env=of_process, stdin=pipe, stdout=pipe, text=True) as process:
 
-    def send(self, command: Mapping[str, object]) -> None:
-        """Have a command carried out."""
-        print(json.dumps(command), file=self._process.stdin, flush=True)
+        def ask(command: Mapping[str, object] | None) -> dict[str, Any]:
+            if command is not None:
+                print(json.dumps(command), file=process.stdin, flush=True)
+            for line in process.stdout or ():
+                if line.startswith("{"):
+                    answer: dict[str, Any] = json.loads(line)
+                    return answer
+            raise RuntimeError(f"{module} ended with {process.wait()}")
 
-    def answer(self) -> dict[str, Any]:
-        """The next answer; what libraries print is skipped. Raises RuntimeError if the process has ended."""
-        for line in self._process.stdout or ():
-            if line.startswith("{"):
-                answer: dict[str, Any] = json.loads(line)
-                return answer
-        raise RuntimeError(f"{self._module} ended with {self._process.wait()}")
-
-    def ask(self, command: Mapping[str, object]) -> dict[str, Any]:
-        """Send a command and wait for its answer."""
-        self.send(command)
-        return self.answer()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            raise
+        yield ask

@@ -13,43 +13,31 @@ import signal
 import sys
 import time
 from asyncio import events
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import asdict, astuple, dataclass
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from random import Random
+from itertools import cycle
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-import aiohttp
-
-from bench.engine_process import EngineProcess
-from bench.kv_feed_workers import BLOCK_SIZE, TOKEN, prompt_tokens
+from bench.engine_process import engine_process
 from bench.rows import Row, finish, options, repeated, row
+from fixtures.kv_event_publisher import BLOCK, prompt_tokens
+from fixtures.kv_feed import kv_feed
 from pointsman.api.protocol.names import Role
-from pointsman.gateway.core.index import KvIndex
-from pointsman.gateway.core.router import token_load
 from pointsman.gateway.fleet import Fleet
 from pointsman.gateway.kv_events import KvEventFeed
-from pointsman.gateway.types import UNKNOWN_LOAD, Discovered, Worker, WorkerKey
+from pointsman.gateway.types import Discovered, Worker, WorkerKey
 from pointsman.local.engine.environment import ensure_engine_environment
 from pointsman.serving.block_hashes import chained_block_hashes
 
 COMMAND: Final = "make bench-kv-feed"
-MAX_S: Final = 3.0
-MAX_SLICE_MS: Final = 20.0
+WORKERS: Final = 8
 PATIENCE_S: Final = 60.0
 POLL_S: Final = 0.002
-OLD_PROMPTS: Final = 25  # looked for: stored first, before anything that a buffer still has
-
-
-@dataclass(frozen=True)
-class WorkerLoad:
-    """What the workers are. ``batches``: published before anybody asks; ``blocks``: in each cache since then."""
-
-    workers: int = 8
-    blocks: int = 100_000
-    batches: int = 20_000
-    buffer: int = 10_000
+# Stored first, before anything that a buffer still has.
+OLD_PROMPTS: Final = [chained_block_hashes(prompt_tokens(number, 100), BLOCK) for number in range(25)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,158 +49,82 @@ class Found:
     hits: float  # least share of the old blocks that was known: at its end, or all the time where it was known before
 
 
-class Slices:
-    """The longest time of its thread that one callback of the event loop took since ``begin``."""
+class LongestCallback:
+    """The longest time of its thread that one callback of the event loop took since ``seconds`` was 0."""
 
-    def __init__(self) -> None:
-        self.longest_s = 0.0
+    seconds = 0.0
 
-    @contextmanager
-    def watched(self) -> Iterator["Slices"]:
-        run: Any = events.Handle._run
+    def watch(self) -> None:
+        """Measure all callbacks from now on."""
+        run = events.Handle._run
 
         def timed(handle: Any) -> None:
             began_s = time.thread_time()
             run(handle)
-            self.longest_s = max(self.longest_s, time.thread_time() - began_s)
+            self.seconds = max(self.seconds, time.thread_time() - began_s)
 
         events.Handle._run = timed  # type: ignore[method-assign, assignment]
-        try:
-            yield self
-        finally:
-            events.Handle._run = run  # type: ignore[method-assign]
-
-    def begin(self) -> None:
-        self.longest_s = 0.0
 
 
-class Gateway:
-    """A fleet of the workers and the feed of its index. It follows no worker yet."""
-
-    def __init__(self, session: aiohttp.ClientSession, workers: tuple[Worker, ...]) -> None:
-        self.workers = workers
-        self.fleet = Fleet(
-            clock=time.monotonic,
-            rng=Random(1),
-            cost=token_load,
-            index=KvIndex(),
-            load_of=lambda _worker: UNKNOWN_LOAD,
-            suspect_seconds=1.0,
-        )
-        self.feed = KvEventFeed(self.fleet, session, control_token=TOKEN)
-        self.fleet.on_change(self.feed.look)
-        self._old = [chained_block_hashes(prompt_tokens(n, 100), BLOCK_SIZE) for n in range(OLD_PROMPTS)]
-
-    def use(self, *workers: Worker) -> None:
-        """These are the workers from now on."""
-        self.fleet.apply(Discovered(workers or self.workers))
-
-    @property
-    def complete(self) -> bool:
-        """The caches of all decode workers are known."""
-        decoding = {worker.key for worker in self.fleet.workers if worker.role is Role.DECODE}
-        return self.feed.known == decoding
-
-    def hits(self, number: int) -> float:
-        """The share of an old prompt's blocks that is known to be at every worker."""
-        chain = self._old[number % OLD_PROMPTS]
-        found = self.fleet.index.matches(chain)
-        return min(found.get(worker.key, 0) for worker in self.workers) / len(chain)
-
-    def all_hits(self) -> float:
-        """The same of all old prompts."""
-        return min(self.hits(number) for number in range(OLD_PROMPTS))
-
-
-async def measure(load: WorkerLoad, runs: int) -> dict[str, list[Found]]:
+async def measure(runs: int) -> dict[str, list[Found]]:
     """What was found, by the way it was found."""
-    found: dict[str, list[Found]] = {}
-    with running_workers(load) as (workers, pids), Slices().watched() as slices:
+    found: dict[str, list[Found]] = defaultdict(list)
+    longest = LongestCallback()
+    longest.watch()
+    program = partial(engine_process, ensure_engine_environment(), "bench.kv_feed_workers", str(WORKERS))
+    with TemporaryDirectory() as sockets, program(TMPDIR=sockets) as ask:
+        told = [ask(None) for _ in range(WORKERS)]
+        workers = [Worker(WorkerKey(f"w{n}"), f"w{n}", each["url"], Role.DECODE) for n, each in enumerate(told)]
         for _ in range(runs):
-            async with gateways(workers) as (first, second, third):
-                ways = (("first gateway", first), ("", second), ("third gateway", third), ("switch to decode", first))
-                for name, gateway in ways:
-                    if name == "switch to decode":
-                        switched = Worker(workers[0].key, workers[0].name, workers[0].url, Role.PREFILL)
-                        gateway.use(switched, *workers[1:])
-                    slices.begin()
-                    began_s = time.monotonic()
-                    gateway.use()
-                    await completed(gateway)
-                    seconds, slice_ms = time.monotonic() - began_s, slices.longest_s * 1e3
-                    if name:
-                        found.setdefault(name, []).append(Found(seconds, slice_ms, gateway.all_hits()))
-                await second.feed.stop()
-                await third.feed.stop()
-                found.setdefault("reconnect", []).append(await reconnected(first, pids, slices))
+            async with kv_feed(*workers) as first:
+                found["first gateway"].append(await learned(*first, longest))
+                async with kv_feed(*workers) as second:
+                    await learned(*second, longest)
+                    async with kv_feed(*workers) as third:
+                        found["third gateway"].append(await learned(*third, longest))
+                        for now in (replace(workers[0], role=Role.PREFILL), workers[0]):
+                            first[0].apply(Discovered((now, *workers[1:])))
+                        found["switch to decode"].append(await learned(*first, longest))
+                for each in told:
+                    os.kill(each["pid"], signal.SIGUSR1)  # it cuts all its connections
+                unbroken = {worker.key for worker in workers}
+                found["reconnect"].append(await learned(*first, longest, unbroken))
     return found
 
 
-async def reconnected(gateway: Gateway, pids: list[int], slices: Slices) -> Found:
-    """All connections are cut at once."""
-    slices.begin()
-    least, number = 1.0, 0
-    began_s = time.monotonic()
-    for pid in pids:
-        os.kill(pid, signal.SIGUSR1)
-    unbroken = {worker.key for worker in gateway.workers}
-    while unbroken or not gateway.complete:
-        unbroken &= gateway.feed.known
-        least = min(least, gateway.hits(number))
-        number += 1
-        await asyncio.sleep(POLL_S)
-        _give_up_after(began_s)
-    return Found(time.monotonic() - began_s, slices.longest_s * 1e3, min(least, gateway.all_hits()))
+async def learned(
+    fleet: Fleet, feed: KvEventFeed, longest: LongestCallback, unbroken: set[WorkerKey] | None = None
+) -> Found:
+    """Wait until the caches of all workers are known, after the streams of those ``unbroken`` were seen to break."""
+    longest.seconds, began_s = 0.0, time.monotonic()
+    keys = {worker.key for worker in fleet.workers}
+    prompts = cycle(OLD_PROMPTS)
+    hits: list[float] = []
+
+    def look(chain: Sequence[int]) -> None:
+        held = fleet.index.matches(chain)
+        hits.append(min(held.get(key, 0) for key in keys) / len(chain))
+
+    async with asyncio.timeout(PATIENCE_S):
+        while unbroken or feed.known != keys:
+            if unbroken is not None:
+                unbroken &= feed.known
+                look(next(prompts))
+            await asyncio.sleep(POLL_S)
+    seconds, slice_ms = time.monotonic() - began_s, longest.seconds * 1e3
+    for chain in OLD_PROMPTS:
+        look(chain)
+    return Found(seconds, slice_ms, min(hits))
 
 
-async def completed(gateway: Gateway) -> None:
-    """Wait until the caches of all workers are known."""
-    began_s = time.monotonic()
-    while not gateway.complete:
-        await asyncio.sleep(POLL_S)
-        _give_up_after(began_s)
-
-
-def _give_up_after(began_s: float) -> None:
-    if time.monotonic() - began_s > PATIENCE_S:
-        raise TimeoutError(f"the caches are not known after {PATIENCE_S:.0f} s")
-
-
-@asynccontextmanager
-async def gateways(workers: tuple[Worker, ...]) -> AsyncIterator[list[Gateway]]:
-    """Three gateways in one event loop, which they share as requests would share it with one."""
-    async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0), auto_decompress=False, read_bufsize=2**18
-    ) as session:
-        made = [Gateway(session, workers) for _ in range(3)]
-        try:
-            yield made
-        finally:
-            for gateway in made:
-                await gateway.feed.stop()
-
-
-@contextmanager
-def running_workers(load: WorkerLoad) -> Iterator[tuple[tuple[Worker, ...], list[int]]]:
-    """The workers, busy as ``load`` says, and their process ids."""
-    arguments = map(str, astuple(load))
-    with EngineProcess(ensure_engine_environment(), "bench.kv_feed_workers", *arguments) as process:
-        ready = []
-        for number in range(load.workers):
-            ready.append(process.answer())
-            print(f"worker {number + 1} of {load.workers}: {ready[-1]['blocks']} blocks", file=sys.stderr)
-        workers = (Worker(WorkerKey(f"w{n}"), f"w{n}", one["url"], Role.DECODE) for n, one in enumerate(ready))
-        yield tuple(workers), [one["pid"] for one in ready]
-
-
-def rows(found: dict[str, list[Found]], command: str) -> list[Row]:
+def rows(found: Mapping[str, Sequence[Found]], command: str) -> list[Row]:
     """The rows of the benchmark."""
     made = []
     for name, each in found.items():
         of = partial(row, command=command)
         made += [
-            of(f"{name}: caches of all workers known", "s", [one.seconds for one in each], at_most=MAX_S),
-            of(f"{name}: longest callback, thread CPU", "ms", [one.slice_ms for one in each], at_most=MAX_SLICE_MS),
+            of(f"{name}: caches of all workers known", "s", [one.seconds for one in each], at_most=3.0),
+            of(f"{name}: longest callback, thread CPU", "ms", [one.slice_ms for one in each], at_most=20.0),
             of(f"{name}: old blocks known", "share", [one.hits for one in each], at_least=1.0),
         ]
     return made
@@ -220,10 +132,8 @@ def rows(found: dict[str, list[Found]], command: str) -> list[Row]:
 
 def main(argv: list[str]) -> int:
     """Measure and write ``bench/results/kv_feed.json``; 1 if a target is missed."""
-    load = {name: (default, "of the load") for name, default in asdict(WorkerLoad()).items()}
-    asked = vars(options(COMMAND, __doc__, argv, runs=(3, "runs"), **load))
-    runs = asked.pop("runs")
-    return finish("kv_feed", rows(asyncio.run(measure(WorkerLoad(**asked), runs)), repeated(COMMAND, argv)))
+    asked = options(COMMAND, __doc__, argv, runs=(3, "runs"))
+    return finish("kv_feed", rows(asyncio.run(measure(asked.runs)), repeated(COMMAND, argv)))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 A burst of prompts at once, more than the prefill worker can compute in time, and then arrivals that it can. First in,
 first out the followers wait behind the burst, and all are late; with bounds (`pointsman.serving.flow_control`) what is
-late anyway is held, and lets them pass. The same load on the same engines without and with bounds, in turns.
+late anyway is held, and lets them pass. The same load on the same engines with and without bounds, in turns: one
+prefill and one decode worker behind a gateway, as the engine tests start them.
 
 How long a prompt takes is measured first; what counts as in time, when followers come, and the bound follow from it.
 """
@@ -11,28 +12,22 @@ import asyncio
 import random
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from bench.rows import Row, finish, options, repeated, row
-from bench.services import one_of_each, served
-from pointsman.api.protocol import names
-from pointsman.kube.client import Kube
-from pointsman.kube.resources import LLM_SERVICES
-from pointsman.local.cluster import LocalCluster
-from pointsman.local.engine.models import ModelSize, ensure_model
+from fixtures.engine_service import Service, running_service
+from fixtures.engines import MODEL, running_engines
+from pointsman.api.protocol.names import Role
+from pointsman.local.engine.environment import ensure_engine_environment
 from pointsman.local.traffic import Api, Endpoint, Prompt, Record, closed_loop, open_loop
-from pointsman.serving.flow_control import FlowBounds
 
 COMMAND: Final = "make bench-overload"
-SERVICE: Final = "overload"
 FIFO: Final = "first in, first out"
-BOUNDS_SECONDS: Final = 30.0
-LOOK_S: Final = 0.2
-LATE_RATIO, FOLLOWERS_RATIO, WORST_RATIO = 0.6, 0.5, 3.0
-ROUTING: Final = {"maxLocalPrefillTokens": 200, "maxPrefillQueueSize": 100}
 VOCABULARY: Final = range(3, 94)  # printable: a text of them is the same however it is cut into chunks
 AHEAD_IN_TIME: Final = 4.0  # so many prompts may be computed before one that is in time
 AHEAD_WHEN_HELD: Final = 2.5  # with more than so many before it, a prompt is held
@@ -86,74 +81,49 @@ class Outcome:
     in_time: float
     ttft_s: tuple[float, ...]
 
-    @property
-    def worst_s(self) -> float:
-        """The longest time to a first token."""
-        return max(self.ttft_s)
-
-    def followers_s(self, overload: Overload) -> float:
-        """The median time to a first token of those that came after the burst."""
-        return statistics.median(self.ttft_s[overload.burst :])
-
 
 def main(argv: list[str]) -> int:
     """Measure, write the rows; 1 if a target was missed."""
-    rounds, tokens = (5, "without and with bounds, in turns"), (Overload().prompt_tokens, "of a prompt")
-    asked = options(COMMAND, __doc__, argv, rounds=rounds, tokens=tokens)
-    overload = Overload(prompt_tokens=asked.tokens)
-    fifo, bounded = asyncio.run(measured(overload, asked.rounds))
-    return finish("overload", rows(overload, fifo, bounded, repeated(COMMAND, argv)))
+    asked = options(COMMAND, __doc__, argv, rounds=(5, "with and without bounds, in turns"))
+    roles = {"prefill-0": Role.PREFILL, "decode-0": Role.DECODE}
+    with (
+        TemporaryDirectory() as folder,
+        running_engines(Path(folder), ensure_engine_environment()) as engines,
+        running_service(engines, roles) as service,
+    ):
+        fifo, bounded = asyncio.run(measured(service, Overload(), asked.rounds))
+    return finish("overload", rows(Overload(), fifo, bounded, repeated(COMMAND, argv)))
 
 
 def rows(overload: Overload, fifo: Sequence[Outcome], bounded: Sequence[Outcome], command: str = COMMAND) -> list[Row]:
     """What was late, what those that came after the burst waited, and the longest wait: the price."""
     what = f"{overload.burst} prompts at once, then {overload.followers} at {1 / overload.gap:.0%} of capacity"
-
     beside = partial(row, peer_name=FIFO, of_ratio=True, command=command)
-    late = [[1 - each.in_time for each in side] for side in (bounded, fifo)]
-    followers = [[each.followers_s(overload) for each in side] for side in (bounded, fifo)]
-    worst = [[each.worst_s for each in side] for side in (bounded, fifo)]
+
+    def sides(figure: Callable[[Outcome], float]) -> list[list[float]]:
+        return [[figure(each) for each in side] for side in (bounded, fifo)]
+
+    followers = sides(lambda each: statistics.median(each.ttft_s[overload.burst :]))
     return [
-        beside(f"{what}: late", "of all", *late, at_most=LATE_RATIO),
-        beside("TTFT p50 of those after the burst", "s", *followers, at_most=FOLLOWERS_RATIO),
-        beside("longest TTFT of the same", "s", *worst, at_most=WORST_RATIO),
+        beside(f"{what}: late", "of all", *sides(lambda each: 1 - each.in_time), at_most=0.6),
+        beside("TTFT p50 of those after the burst", "s", *followers, at_most=0.5),
+        beside("longest TTFT of the same", "s", *sides(lambda each: max(each.ttft_s)), at_most=3.0),
     ]
 
 
-async def measured(overload: Overload, rounds: int) -> tuple[list[Outcome], list[Outcome]]:
+async def measured(service: Service, overload: Overload, rounds: int) -> tuple[list[Outcome], list[Outcome]]:
     """Without and with bounds, each round on the same workers one after the other."""
     fifo: list[Outcome] = []
     bounded: list[Outcome] = []
-    async with LocalCluster() as cluster:
-        await asyncio.to_thread(cluster.install)
-        manifest = one_of_each(SERVICE, ensure_model(cluster.environment, ModelSize.TINY))
-        async with served(cluster, SERVICE, manifest) as (kube, endpoint):
-            at = await speed(endpoint, overload, "bench")
-            print(f"a prompt alone {at.alone_s:.2f} s, in a queue {at.prompt_s:.2f} s, in time {at.objective_s:.2f} s")
-            for number in range(rounds):
-                for on, found in ((False, fifo), (True, bounded)):
-                    await _bound(kube, cluster, overload, on=on)
-                    found.append(outcome(await overloaded(endpoint, overload, at, f"{number} {on}"), at))
-                    print(
-                        f"round {number + 1}, {'flow control' if on else FIFO}: {found[-1].in_time:.0%} in time, "
-                        f"later ones {found[-1].followers_s(overload):.2f} s, longest {found[-1].worst_s:.2f} s"
-                    )
+    async with Endpoint(service.openai_url, MODEL) as endpoint:
+        at = await speed(endpoint, overload, "bench")
+        print(f"a prompt alone {at.alone_s:.2f} s, in a queue {at.prompt_s:.2f} s, in time {at.objective_s:.2f} s")
+        for number in range(rounds):
+            for bounds, found in ((overload.bounds, bounded), ({}, fifo)):
+                await asyncio.to_thread(service.bound, bounds)
+                found.append(outcome(await overloaded(endpoint, overload, at, f"{number} {bounds}"), at))
+                print(f"round {number + 1}, bounds {bounds or 'none'}: {found[-1].in_time:.0%} in time")
     return fifo, bounded
-
-
-async def _bound(kube: Kube, cluster: LocalCluster, overload: Overload, *, on: bool) -> None:
-    """The bounds are in ``status.routing``, or none; and the gateway has said so."""
-    routing = ROUTING | {name: bound if on else None for name, bound in overload.bounds.items()}
-    await kube.patch(LLM_SERVICES, SERVICE, "default", {"status": {"routing": routing}}, subresource="status")
-    pod = f"{names.SERVICE_LABEL}={SERVICE},{names.COMPONENT_LABEL}={names.COMPONENT_GATEWAY}"
-    wanted = str(FlowBounds(pending_tokens_per_prefill_worker=routing["pendingTokensPerPrefillWorker"]))
-    async with asyncio.timeout(BOUNDS_SECONDS):
-        while True:
-            log = await asyncio.to_thread(cluster.kubectl, "logs", "-l", pod, "--tail=-1")
-            said = [line for line in log.splitlines() if '"message": "flow control"' in line]
-            if wanted in said[-1] if said else not on:
-                return
-            await asyncio.sleep(LOOK_S)
 
 
 async def speed(endpoint: Endpoint, overload: Overload, seed: str) -> Speed:

@@ -2,7 +2,6 @@
 groups: ``make bench-report``.
 """
 
-import sys
 from collections.abc import Iterator, Sequence
 
 from bench.elastic import pages as elastic
@@ -20,8 +19,8 @@ PICTURES: dict[str, tuple[tuple[str, ...], str]] = {
 MOST_PAIRS = 16  # more than these are read in the table, not in one picture
 
 
-def main() -> int:
-    """Write the page and the pictures; returns 1 if there is nothing to render."""
+def main() -> None:
+    """Write the page and the pictures."""
     results = []
     for path in sorted(RESULTS.glob("*.json")):
         try:
@@ -29,32 +28,20 @@ def main() -> int:
         except TypeError:
             continue  # results of another form (verify.json) are not rows
         results.append((path.stem, rows, [*_pictures(path.stem, rows)]))
-    page = render("benchmarks.md", results=results, notes=texts("notes"), table=lambda rows: "\n".join(table(rows)))
-    print(f"wrote {write('benchmarks.md', page)} of {len(results)} results")
+    write("benchmarks.md", render("benchmarks.md", results=results, notes=texts("notes")))
     write("elastic-evaluation.md", elastic.evaluation())
     write("elastic-gpu.md", elastic.on_gpu())
-    return 0 if results else 1
 
 
 def _pictures(name: str, rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
-    """(file, page that it leads to)."""
+    """(file, page that it leads to). Bars have each pair on its own scale."""
     pairs = [row for row in rows if row.peer is not None]
     if 0 < len(pairs) <= MOST_PAIRS:
-        yield write_picture(f"benchmark-{name}.svg", chart(pairs)), ""
+        yield write_picture(f"benchmark-{name}.svg", render("bars.svg", rows=pairs)), ""
     elif name in PICTURES:
         files, page = PICTURES[name]
         yield from ((file, page) for file in files)
 
 
-def table(rows: Sequence[Row]) -> list[str]:
-    """The rows as a Markdown table."""
-    return render("rows.md", rows=rows).splitlines()
-
-
-def chart(rows: Sequence[Row]) -> str:
-    """Bars of ours and the peer, a pair a row below its name, each pair on its own scale."""
-    return render("bars.svg", rows=rows)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

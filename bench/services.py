@@ -44,10 +44,3 @@ async def served(cluster: LocalCluster, name: str, manifest: Mapping[str, Any]) 
         assert view.gateway_url is not None
         async with Endpoint(view.gateway_url, name) as endpoint:
             yield kube, endpoint
-
-
-def known(value: float | None) -> float:
-    """A figure of a round. Raises RuntimeError if it brought none."""
-    if value is None:
-        raise RuntimeError("a round brought no such figure")
-    return value

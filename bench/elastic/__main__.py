@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from bench.elastic.goodput import goodput_rows
-from bench.engine_process import EngineProcess
+from bench.engine_process import engine_process
 from bench.rows import RESULTS, Row, finish, options, read
 from pointsman.local.engine.environment import ensure_engine_environment
 from pointsman.local.engine.models import ModelSize, ensure_model
@@ -21,8 +21,8 @@ def main(argv: Sequence[str]) -> int:
     asked = options(COMMAND, __doc__, argv, requests=requests, iterations_only=fast)
     environment = ensure_engine_environment()
     model = ensure_model(environment, ModelSize.SMALL)
-    with EngineProcess(environment, "bench.elastic.iterations", str(model), OMP_NUM_THREADS="1") as process:
-        rows = [Row(**each) for each in process.answer()["rows"]]
+    with engine_process(environment, "bench.elastic.iterations", str(model), OMP_NUM_THREADS="1") as ask:
+        rows = [Row(**each) for each in ask(None)["rows"]]
     if asked.iterations_only:
         rows += [each for each in read(RESULTS / "elastic.json") if each.name.startswith("goodput")]
     else:

@@ -44,6 +44,6 @@ def report(at: Speed, before: list[Record], after: list[Record]) -> None:
     for what, records in (("first in, first out", before), ("flow control", after)):
         found = outcome(records, at)
         print(
-            f"{what}: {found.in_time:.0%} of {len(records)} in time, worst {found.worst_s:.1f} s, "
+            f"{what}: {found.in_time:.0%} of {len(records)} in time, worst {max(found.ttft_s):.1f} s, "
             f"{[round(seconds, 1) for seconds in found.ttft_s]}"
         )

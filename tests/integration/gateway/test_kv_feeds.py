@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from random import Random
 from typing import Any
 from uuid import uuid4
 
@@ -16,14 +15,13 @@ from pydantic import SecretStr
 
 from fixtures.asgi_over_http import Server, served
 from fixtures.kv_event_publisher import BLOCK, EventPublisher, busy_hours, prompt_tokens, removed, stored
+from fixtures.kv_feed import kv_feed
 from fixtures.nats_server import PASSWORD, USER, NatsServer, running_nats
-from fixtures.workers import TOKEN, settings, worker
+from fixtures.workers import settings, worker
 from pointsman.api.protocol import kv_feed as wire
 from pointsman.api.protocol.control import KV_EVENTS_PATH
 from pointsman.api.protocol.kv import KV_METRICS_STALE_SECONDS, KvMetrics, kv_events_topic
 from pointsman.api.protocol.names import Role, kv_metrics_subject
-from pointsman.gateway.core.index import KvIndex
-from pointsman.gateway.core.router import token_load
 from pointsman.gateway.fleet import Fleet
 from pointsman.gateway.kv_events import KvEventFeed
 from pointsman.gateway.kv_metrics import KvMetricsFeed
@@ -125,27 +123,9 @@ class Gateway:
 
 
 @asynccontextmanager
-async def gateway(
-    *workers: Worker, token: str = TOKEN, forget_seconds: float = 60.0, snapshot_seconds: float = 60.0
-) -> AsyncIterator[Gateway]:
-    fleet = Fleet(
-        clock=lambda: 0.0,
-        rng=Random(1),
-        cost=token_load,
-        index=KvIndex(),
-        load_of=lambda _worker: UNKNOWN_LOAD,
-        suspect_seconds=1.0,
-    )
-    async with aiohttp.ClientSession() as session:
-        feed = KvEventFeed(
-            fleet, session, control_token=token, forget_seconds=forget_seconds, snapshot_seconds=snapshot_seconds
-        )
-        fleet.on_change(feed.look)
-        fleet.apply(Discovered(workers))
-        try:
-            yield Gateway(fleet, feed)
-        finally:
-            await feed.stop()
+async def gateway(*workers: Worker, **changes: Any) -> AsyncIterator[Gateway]:
+    async with kv_feed(*workers, **{"forget_seconds": 60.0} | changes) as (fleet, feed):
+        yield Gateway(fleet, feed)
 
 
 async def test_a_gateway_that_comes_late_knows_blocks_older_than_any_buffer() -> None:

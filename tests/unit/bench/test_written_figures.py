@@ -64,7 +64,7 @@ def test_benchmarks_are_the_committed_rows_and_their_pictures_exist(tmp_path: Pa
         "elastic_paper",
         "elastic_planned",
     ):
-        assert "\n".join(report.table([*rows_of(name)])) in page
+        assert pages.render("rows.md", rows=rows_of(name)) in page
     assert {*re.findall(r"\(pictures/([^)]+)\)", page)} <= {each.name for each in (REPORTS / "pictures").iterdir()}
     assert all(file in page for files, _ in report.PICTURES.values() for file in files)
 
