@@ -246,7 +246,7 @@ async def test_why_there_is_no_last_look_to_tell_of_is_known() -> None:
     api = Api()
     assert await found(api) == "The planner has not evaluated chat yet."
     await memory.save(api, {"uid": "new"}, *KEY, State(), 1, large)  # type: ignore[arg-type]
-    assert re.search(r"its latest evaluation has 100\d{4} bytes", await found(api))
+    assert re.search(r"too large for the ConfigMap of its state \(100\d{4} bytes\)", await found(api))
     await memory.save(api, {"uid": "new"}, *KEY, State(), 1, last)  # type: ignore[arg-type]
     assert await found(api) == "found"
     assert await found(api, "another") == "The planner has not evaluated chat yet."
