@@ -1,7 +1,7 @@
 """Renders what the planner's benchmarks kept to ``docs/reports/planner-evaluation.md`` and its pictures."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Final
@@ -37,7 +37,6 @@ def write_page(runs: Sequence[Run]) -> Path:
     kept = figures.kept_runs()
     beside, random = figures.cells(kept), figures.random_cells(kept)
     ours = [*own_rows.rows(runs), *own_rows.kept_speed_rows()]
-    pictures = {name: picture(found[name]) for name in FIXED if name in found}
     page = render(
         "planner-evaluation.md",
         groups={group: [(load, found[load.name]) for load in loads.values() if load.name in found]
@@ -48,7 +47,7 @@ def write_page(runs: Sequence[Run]) -> Path:
             for who, runs_of_one in found.get(load.name, {}).items()
         },
         table=table,
-        pictures={name: write_picture(picture_name(name), drawn) for name, drawn in pictures.items() if drawn},
+        pictures={name: write_picture(picture_name(name), picture(found[name])) for name in FIXED if name in found},
         older=older(runs),
         gpus=GPUS,
         summary="\n".join([*summary(found), ""]),
@@ -59,7 +58,7 @@ def write_page(runs: Sequence[Run]) -> Path:
         default_start_s=Policy().start_s,
         dynamo=beside_dynamo.section(beside, random),
         others_win=others_win({name: found[name] for name in (*FIXED, *GROUPS["budget of 16 GPUs"]) if name in found}),
-        dynamo_wins=dynamo_wins(beside),
+        dynamo_wins=[*dynamo_wins(beside)],
         random_wins=beside_dynamo.dynamo_wins(random),
         missed=missed([*ours, *figures.rows(kept), *read(RESULTS / "forecast.json")], texts("reasons")),
     )  # fmt: skip
@@ -106,43 +105,37 @@ def missed(rows: Iterable[Row], reasons: Sequence[Mapping[str, str]]) -> list[tu
 
 Figures = tuple[float, float]
 """Share of requests within objectives, and GPU-hours."""
+Win = tuple[str, str, Figures | None, Figures]
+"""On what, who, its figures, and ours; ``none`` and None where nobody wins."""
 
 
-def wins(theirs: Figures, ours: Figures) -> bool:
-    """More within objectives, whatever it cost; or as much (as runs of one planner differ) for less."""
-    more, as_much = round(theirs[0], 3) > round(ours[0], 3), theirs[0] > ours[0] - figures.EQUAL
-    return more or (as_much and round(theirs[1], 2) < round(ours[1], 2))
+def winners(name: str, ours: Figures, others: Mapping[str, Figures]) -> list[Win]:
+    """Those with more within objectives, whatever it cost, or with as much (as runs of one planner differ) for less."""
+    found: list[Win] = []
+    for who, theirs in sorted(others.items(), key=lambda each: (-each[1][0], each[1][1])):
+        more, as_much = round(theirs[0], 3) > round(ours[0], 3), theirs[0] > ours[0] - figures.EQUAL
+        if more or (as_much and round(theirs[1], 2) < round(ours[1], 2)):
+            found.append((name, who, theirs, ours))
+    return found or [(name, "none", None, ours)]
 
 
-def others_win(loads: Mapping[str, Found]) -> list[tuple[str, str, Figures | None, Figures]]:
-    """Of each load (who knows no future and wins, its figures, ours); None: nobody."""
-    lines: list[tuple[str, str, Figures | None, Figures]] = []
+def others_win(loads: Mapping[str, Found]) -> Iterator[Win]:
+    """Of each load those that know no future."""
     for load, found in loads.items():
         means = {
             who: (mean(r.attainment for r in runs), mean(r.gpu_hours for r in runs)) for who, runs in found.items()
         }
-        if (ours := means.pop(OURS, None)) is None:
-            continue
-        causal = {who: each for who, each in means.items() if not who.startswith((*KNOWING, ABLATION))}
-        better = sorted((who for who, theirs in causal.items() if wins(theirs, ours)), key=lambda who: -causal[who][0])
-        lines += [(load, who, means[who], ours) for who in better] or [(load, "none", None, ours)]
-    return lines
+        if ours := means.pop(OURS, None):
+            others = {who: each for who, each in means.items() if not who.startswith((*KNOWING, ABLATION))}
+            yield from winners(load, ours, others)
 
 
-def dynamo_wins(cells: Sequence[figures.Cell]) -> list[tuple[str, str, Figures | None, Figures]]:
+def dynamo_wins(cells: Iterable[figures.Cell]) -> Iterator[Win]:
     """The same of Dynamo's configurations in NVIDIA's simulator, of each cell the best of them."""
-    lines: list[tuple[str, str, Figures | None, Figures]] = []
     for cell in cells:
-        ours = cell.ours.goodput, cell.ours.gpu_hours
-        each = {name: (figure.goodput, figure.gpu_hours) for name, figure in cell.dynamo.items()}
-        better = sorted(
-            (n for n, theirs in each.items() if wins(theirs, ours)), key=lambda n: (-each[n][0], each[n][1])
-        )
-        more = f" (and {len(better) - 1} more)" if len(better) > 1 else ""
-        lines.append(
-            (cell.name, better[0] + more, each[better[0]], ours) if better else (cell.name, "none", None, ours)
-        )
-    return lines
+        others = {name: (figure.goodput, figure.gpu_hours) for name, figure in cell.dynamo.items()}
+        (name, who, theirs, ours), *more = winners(cell.name, (cell.ours.goodput, cell.ours.gpu_hours), others)
+        yield name, f"{who} (and {len(more)} more)" if more else who, theirs, ours
 
 
 # --- six fixed GPUs ---
@@ -151,13 +144,12 @@ def dynamo_wins(cells: Sequence[figures.Cell]) -> list[tuple[str, str, Figures |
 def summary(found: Mapping[str, Found]) -> list[str]:
     """A line for each planner, a column for each load."""
     loads = [name for name in FIXED if name in found]
-    order = [OURS, *(who for who in LOADS[loads[0]].planners if who.startswith(ABLATION)), STATIC] if loads else []
-    planners = (
-        sorted(found[loads[0]], key=lambda who: order.index(who) if who in order else len(order)) if loads else []
-    )
+    if not loads:
+        return []
+    planners = sorted(found[loads[0]], key=lambda who: (not who.startswith(OURS), who != STATIC))
     shares = [(who, [mean(run.attainment for run in found[name][who]) for name in loads]) for who in planners]
     short = [name.removesuffix(f" on {GPUS} GPUs") for name in loads]
-    return render("fixed-gpus-summary.md", loads=short, planners=shares).splitlines() if loads else []
+    return render("fixed-gpus-summary.md", loads=short, planners=shares).splitlines()
 
 
 def in_readme(readme: str, found: Mapping[str, Found]) -> str:
@@ -176,11 +168,9 @@ def picture_name(load: str) -> str:
 
 
 def picture(of_load: Found) -> str:
-    """Over time, of the first seed: the workers of either role, and requests within objectives; "" if not kept."""
+    """Over time, of the first seed: the workers of either role, and requests within objectives."""
     ours, fixed = of_load[OURS][0], of_load[STATIC][0]
     end_s = len(ours.shares) * SHARE_S
-    if not ours.layouts or not fixed.shares:
-        return ""
     clock = [(at_s / end_s, tick_clock(at_s, end_s)) for at_s in moments(end_s)]
     return render("fixed-gpus.svg", gpus=GPUS, ours=ours, fixed=fixed, end_s=end_s, clock=clock, unit=tick_unit(end_s))
 

@@ -2,12 +2,12 @@
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import yaml
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, ConfigDict
 
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
 from pointsman.planner.core.types import Bounds, Policy
@@ -102,27 +102,22 @@ class Load(BaseModel):
 
     def service(self, seed: int) -> Service:
         """The load, the service as it is, and the policy: the defaults but for objectives, budget and actions."""
-        engine = shipped_engine("meta-llama/Meta-Llama-3.1-8B", self.gpu, "vllm", 1)
-        prefill, decode = self.kappa
         simulation = Simulation(
-            engine, *self.layout,
-            truth=Truth(prefill, decode, TRUTH.noise_sigma),
-            leads=Leads(self.start_s, LEADS.start_spread, drain_timeout_s=7.0, first_start_s=self.first_start_s),
+            shipped_engine("meta-llama/Meta-Llama-3.1-8B", self.gpu, "vllm", 1),
+            *self.layout,
+            truth=Truth(*self.kappa, TRUTH.noise_sigma),
+            leads=replace(LEADS, start_s=self.start_s, first_start_s=self.first_start_s),
             faults=self.faults,
             gateways=self.gateways,
             whole_answers_share=self.whole_answers_share,
             seed=seed,
-        )  # fmt: skip
-        objectives = {
-            "ttftMs": self.ttft_ms,
-            "tpotMs": self.tpot_ms,
-            "ttftMsPerPromptToken": self.ttft_ms_per_prompt_token,
-        }
-        start_s = self.start_s if self.told else None
-        scale_out = {"enabled": self.scaling, "leadSeconds": start_s}
+        )
+        objectives = {"ttftMs": self.ttft_ms, "tpotMs": self.tpot_ms}
+        objectives["ttftMsPerPromptToken"] = self.ttft_ms_per_prompt_token
+        scale_out = {"enabled": self.scaling, "leadSeconds": self.start_s if self.told else None}
         actions = {"scaleOut": scale_out, "scaleIn": {"enabled": self.scaling}}
-        each = Bounds(1, self.most_of_a_role)
-        return Service(self.arrivals(seed), simulation, policy(objectives, self.max_gpus, each, actions))
+        rules = policy(objectives, self.max_gpus, Bounds(1, self.most_of_a_role), actions)
+        return Service(self.arrivals(seed), simulation, rules)
 
     def arrivals(self, seed: int) -> Trace:
         """The requests of a load that is not drawn."""
@@ -151,15 +146,8 @@ def policy(objectives: dict[str, float], max_gpus: int, each: Bounds, actions: d
     return planner_policy(PlannerPolicySpec.model_validate(fields), prefill=each, decode=each)
 
 
-def _read() -> dict[str, dict[str, Load]]:
-    groups = yaml.safe_load((DATA / "planner-loads.yaml").read_text())
-    return {
-        group: TypeAdapter(dict[str, Load]).validate_python(
-            {name: {"name": name, **fields} for name, fields in loads.items()}
-        )
-        for group, loads in groups.items()
-    }
-
-
-GROUPS: Final = _read()
+GROUPS: Final = {
+    group: {name: Load(name=name, **fields) for name, fields in loads.items()}
+    for group, loads in yaml.safe_load((DATA / "planner-loads.yaml").read_text()).items()
+}
 LOADS: Final = {name: load for loads in GROUPS.values() for name, load in loads.items()}

@@ -1,6 +1,7 @@
 """The rows of our own simulator: what was measured, beside whom, and the target."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from statistics import mean
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ RESULT: Final = "planner"
 ENGINES, HOURS = GROUPS["constant loads on random engines"], GROUPS["constant hours"]
 EQUAL_GPU_HOURS: Final = 1.02  # what still counts as not dearer than ours
 BELOW_CAUSAL: Final = 0.03  # of requests: less is as good as what can be had without foresight
+UNITS: Final = {"attainment": "", "gpu_hours": "h", "goodput_per_gpu_hour": "requests"}
 SEARCH: Final = "best static of the search"
 
 
@@ -38,56 +40,59 @@ def rows(runs: Sequence[Run]) -> Iterator[Row]:
             yield from _of_hours([run for run in runs if run.scenario in loads])
         else:
             for load in loads.values():
-                found = by_planner(runs, load.name)
-                if mine := found.pop(OURS, None):
-                    beside = by_planner(runs, load.beside).get(OURS) if load.beside else found.get(CAUSAL)
-                    yield from _of_load(load, mine, beside, found)
+                others = by_planner(runs, load.name)
+                if mine := others.pop(OURS, None):
+                    beside = by_planner(runs, load.beside).get(OURS) if load.beside else others.get(CAUSAL)
+                    yield from _of_load(load, mine, beside, others)
+                    yield from (_of_budget if load.scaling else _of_fixed)(load.name, mine, others)
 
 
 def _of_load(load: Load, mine: Sequence[Run], beside: Sequence[Run] | None, others: Found) -> Iterator[Row]:
-    """Ours beside the target, the same planner ``beside``, and everybody."""
-    share, fixed = f"{load.name}: share within objectives", others.get(STATIC) if load.scaling else None
+    """Ours beside its target, beside itself on the load ``beside``, and beside what is to be had without foresight."""
+    share, as_ = f"{load.name}: share within objectives", load.beside_as
     if load.target is not None:
         name = f"{share} after 5 minutes" if load.judged_from_s else f"{load.name}: share of requests within objectives"
-        peer_name = fixed and f"{SEARCH}, {_hours(fixed)}"
-        yield _judged(name, mine, fixed, peer_name=peer_name, at_least=load.target)
+        fixed = others.get(STATIC) if load.scaling else None
+        yield _judged(name, mine, fixed, f"{SEARCH}, {_hours(fixed)}" if fixed else None, at_least=load.target)
     if beside and load.most_lost is not None:
         lost = [a.attainment - b.attainment for a, b in _pairs(beside, mine)]
-        name = f"{share} lost to {load.beside_as}" if load.beside_as else f"{share} lost"
+        name = f"{share} lost to {as_}" if as_ else f"{share} lost"
         yield row(name, "", lost, at_most=load.most_lost, of_means=True, command=COMMAND)
     if beside and load.least_of_share is not None:
-        yield _judged(share, mine, beside, peer_name=load.beside_as, of_ratio=True, at_least=load.least_of_share)
+        yield _ratio(share, mine, beside, as_, at_least=load.least_of_share)
     if beside and load.most_of_gpu_hours is not None:
-        yield _judged(
-            f"{load.name}: GPU-hours", mine, beside, of="gpu_hours", unit="h", peer_name=load.beside_as, of_ratio=True,
-            at_most=load.most_of_gpu_hours,
-        )  # fmt: skip
+        yield _ratio(f"{load.name}: GPU-hours", mine, beside, as_, of="gpu_hours", at_most=load.most_of_gpu_hours)
     if load.judged_from_s:
         yield _reversals(f"{load.name}: reversals", mine)
-    if (reference := others.get(CAUSAL)) and (load.beside or not load.most_lost):
-        least = round(mean(run.attainment for run in reference) - BELOW_CAUSAL, 4)
-        who = f"the best of {TRIED} that know the present exactly, {_hours(reference)}"
-        yield _judged(f"{share}, causal reference", mine, reference, peer_name=who, at_least=least)
-    for who, peer_name, least in ((ORACLE, ORACLE, 0.9), (STATIC, SEARCH, 0.99)):
-        if load.scaling and who in others:
-            yield _judged(
-                f"{load.name}: goodput per GPU-hour, {peer_name}", mine, others[who], of="goodput_per_gpu_hour",
-                unit="requests", peer_name=peer_name, of_ratio=True, at_least=least,
-            )  # fmt: skip
-    rivals = {who: theirs for who, theirs in others.items() if not who.startswith((ABLATION, *KNOWING, "static"))}
-    if load.scaling:
-        limit = EQUAL_GPU_HOURS * mean(run.gpu_hours for run in mine)
-        rivals = {who: theirs for who, theirs in rivals.items() if mean(run.gpu_hours for run in theirs) <= limit}
-        if rivals:
-            who, theirs = max(rivals.items(), key=lambda each: mean(run.attainment for run in each[1]))
-            name = f"{share}, best causal planner that is not dearer"
-            yield _judged(name, mine, theirs, peer_name=f"{who}, {_hours(theirs)}", of_ratio=True, at_least=1.0)
+    if (causal := others.get(CAUSAL)) and (load.beside or not load.most_lost):
+        least = round(mean(run.attainment for run in causal) - BELOW_CAUSAL, 4)
+        who = f"the best of {TRIED} that know the present exactly, {_hours(causal)}"
+        yield _judged(f"{share}, causal reference", mine, causal, who, at_least=least)
+
+
+def _of_fixed(name: str, mine: Sequence[Run], others: Found) -> Iterator[Row]:
+    """Everybody has the same GPUs."""
     for who, theirs in others.items():
-        ablation = who.startswith(ABLATION)
-        if ablation or not load.scaling:
-            name = f"{share}, {'ablation' if ablation else 'same GPUs'}"
-            peer_name = f"{who}, {_hours(theirs)}" if load.scaling else who
-            yield _judged(name, mine, theirs, peer_name=peer_name, of_ratio=True, at_least=1.0)
+        kind = "ablation" if who.startswith(ABLATION) else "same GPUs"
+        yield _ratio(f"{name}: share within objectives, {kind}", mine, theirs, who, at_least=1.0)
+
+
+def _of_budget(name: str, mine: Sequence[Run], others: Found) -> Iterator[Row]:
+    """Beside the bounds, the best rival, and ours without each part."""
+    for who, peer, least in ((ORACLE, ORACLE, 0.9), (STATIC, SEARCH, 0.99)):
+        if who in others:
+            what = f"{name}: goodput per GPU-hour, {peer}"
+            yield _ratio(what, mine, others[who], peer, of="goodput_per_gpu_hour", at_least=least)
+    share, limit = f"{name}: share within objectives", EQUAL_GPU_HOURS * mean(run.gpu_hours for run in mine)
+    whole = {who: theirs for who, theirs in others.items() if not who.startswith((ABLATION, *KNOWING, "static"))}
+    rivals = [each for each in whole.items() if mean(run.gpu_hours for run in each[1]) <= limit]
+    if rivals:
+        who, theirs = max(rivals, key=lambda each: mean(run.attainment for run in each[1]))
+        what = f"{share}, best causal planner that is not dearer"
+        yield _ratio(what, mine, theirs, f"{who}, {_hours(theirs)}", at_least=1.0)
+    for who, theirs in others.items():
+        if who.startswith(ABLATION):
+            yield _ratio(f"{share}, ablation", mine, theirs, f"{who}, {_hours(theirs)}", at_least=1.0)
 
 
 def _of_engines(runs: Sequence[Run]) -> Iterator[Row]:
@@ -100,7 +105,7 @@ def _of_engines(runs: Sequence[Run]) -> Iterator[Row]:
         yield row(f"{what}: those that keep their goal", "", [kept], at_least=len(engines), command=COMMAND)
         for run in engines:
             fixed, name = ample[run.seed], f"{run.scenario} {run.seed}: share within objectives after 5 minutes"
-            yield _judged(name, [run], [fixed], peer_name=f"fixed {fixed.note}", at_least=run.goal)
+            yield _judged(name, [run], [fixed], f"fixed {fixed.note}", at_least=run.goal)
         yield _reversals(f"{what}: reversals", engines)
 
 
@@ -112,13 +117,17 @@ def _of_hours(hours: Sequence[Run]) -> Iterator[Row]:
 
 
 def _judged(
-    name: str, ours: Sequence[Run], peer: Sequence[Run] | None = None, *, of: str = "attainment", unit: str = "",
-    **judged: Any,
+    name: str, ours: Sequence[Run], peer: Sequence[Run] | None = None, peer_name: str | None = None, *,
+    of: str = "attainment", **judged: Any,
 ) -> Row:  # fmt: skip
     """A row of the mean of one figure, beside a peer's of the same seeds. ``judged``: see ``row``."""
     both = [(run, run) for run in ours] if peer is None else _pairs(ours, peer)
     mine, theirs = ([float(getattr(run, of)) for run in side] for side in zip(*both, strict=True))
-    return row(name, unit, mine, None if peer is None else theirs, of_means=True, command=COMMAND, **judged)
+    others, judged = None if peer is None else theirs, {"peer_name": peer_name, **judged}
+    return row(name, UNITS[of], mine, others, of_means=True, command=COMMAND, **judged)
+
+
+_ratio = partial(_judged, of_ratio=True)
 
 
 def _pairs(ours: Sequence[Run], theirs: Sequence[Run]) -> list[tuple[Run, Run]]:

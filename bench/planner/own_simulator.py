@@ -46,7 +46,7 @@ from pointsman.planner.simulator.simulate import simulate
 from pointsman.planner.simulator.types import FIRST_ROUTING, Result
 
 MAKERS: Final = {make().name: make for make in PLANNERS.values()}
-ARROW, DYNAMO, FIRST = "Arrow-like", "Dynamo-like", "static"
+ARROW, DYNAMO = "Arrow-like", "Dynamo-like"
 RANDOM_PLANNERS: Final = (OURS, CAUSAL, "TokenScale-like", "HeteroScale-like", ALL_GPUS)
 REMEMBERED_RATE: Final = 3.0  # requests a second of what is remembered from before a pause
 
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run what is asked for, and write the rows of all there are."""
     asked = options(
         COMMAND, __doc__, argv,
-        only=(("*",), "loads that are measured, with * for any text; 'speed' for speed and memory"),
+        only=(("*",), "loads that are measured, with * for any text; 'speed' for speed"),
         seeds=(("own",), "instead of each load's own"),
         resume=(False, "keep the runs that were measured before"),
         ours=(False, "run only ours again, beside the others' earlier runs"),
@@ -136,7 +136,7 @@ class Cell:
         return run
 
     def _result(self, who: str) -> tuple[Result, str]:
-        at, begins, policy, note = self.at, self.at.simulation, self.at.policy, ""
+        at, begins, policy = self.at, self.at.simulation, self.at.policy
         if who == STATIC:
             return self._best_fixed
         if who == ALL_GPUS:
@@ -145,8 +145,6 @@ class Cell:
             return causal.search(at.trace, begins, policy), ""
         if who == ORACLE:
             return bound((clairvoyant.search(at.trace, begins, policy), ""), self._best_fixed)
-        if who == FIRST:
-            note = f"the first layout, {begins.prefill_workers}P{begins.decode_workers}D"
         if who == ARROW and self.load.scaling:
             # It cannot scale: it gets the GPUs of the best fixed layout.
             first = self._best_fixed[0].timeline[0]
@@ -161,7 +159,7 @@ class Cell:
         if self.load.remembered_tokens is not None:
             state = remembering(*self.load.remembered_tokens, window_s=policy.interval_s)
             planner = replace(planner, first_state=lambda: state)
-        return simulate(at.trace, begins, policy, planner), note
+        return simulate(at.trace, begins, policy, planner), ""
 
     @cached_property
     def _best_fixed(self) -> tuple[Result, str]:

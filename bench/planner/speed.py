@@ -1,16 +1,10 @@
-"""How fast the simulator and ``decide()`` are, and what a simulation takes of memory.
+"""How fast the simulator and ``decide()`` are, in times of one core: what others do on the computer is not counted."""
 
-Times are of one core: what others do on the computer is not counted. Memory is what Python's own allocator says, the
-same at every run.
-"""
-
-import gc
 import time
-import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import cycle, pairwise
+from itertools import cycle
 from typing import Any, Final
 
 import numpy as np
@@ -28,22 +22,14 @@ from pointsman.planner.simulator.types import Simulation, Trace
 
 SPEEDS: Final = ("simulator, ", "decide(), ")  # how the names of these rows begin
 PROMPTS: Final = {"": "prompt_tokens=4000", ", most prompts local": "prompt_tokens=600,length_cv=1"}
-RATE: Final = 40.0
-# Seconds of load, for what ended leaves. In the first minutes the table of step times fills beside it, by up to
-# 70 bytes a request.
-LASTED_S: Final = (240.0, 480.0, 960.0)
-ENDED_BYTES: Final = 100.0  # of a request that ended: its times, outcome and preemptions, and its column of the trace
 TICKS: Final = 200
 
 
 def speed_rows() -> Iterator[Row]:
-    """The simulator's speed and memory, and the time of a decision."""
+    """The simulator's speed, and the time of a decision."""
     of = partial(row, command=COMMAND)
     simulated = [requests_per_s() for _ in range(3)]
     yield of("simulator, 16 workers, per second of one core", "requests/s", simulated, at_least=5000)
-    peaks = [(seconds, peak_memory(seconds)) for seconds in LASTED_S]
-    ended = [(more - less) / (RATE * (long_s - short_s)) for (short_s, less), (long_s, more) in pairwise(peaks)]
-    yield of("simulator, memory of a request that ended, as many under way", "bytes", ended, at_most=ENDED_BYTES)
     for kind, prompts in PROMPTS.items():
         for workers, most_ms in ((64, 5.0), (1000, 50.0)):
             took = [decide_p99_ms(workers, prompts) for _ in range(3)]
@@ -55,18 +41,6 @@ def _served(shape: str, workers: int = 8) -> tuple[Trace, Simulation, Policy]:
     load = Load(name=shape, trace=shape, gpu="h100_sxm", max_gpus=2 * workers, most_of_a_role=2 * workers)
     service = load.service(1)
     return service.trace, Simulation(service.simulation.engine, 8, 8), service.policy
-
-
-def peak_memory(duration_s: float) -> int:
-    """Most bytes at once of a simulation on 16 workers that are enough."""
-    served = _served(f"steady:rate={RATE:g},prompt_tokens=500,output_tokens=1000,duration_s={duration_s:g}")
-    gc.collect()  # else what was there before says when the collector runs, and so how much garbage the peak has
-    tracemalloc.start()
-    try:
-        simulate(*served, static())
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 def requests_per_s() -> float:

@@ -125,7 +125,6 @@ def test_all_planners_of_a_load_see_the_same_and_arrow_gets_the_best_fixed_layou
     runs = {run.planner: run for run in own_simulator.measure(load, 11, planners)}
     assert (*runs,) == planners
     assert all(0 <= each.attainment <= 1 and each.scenario == "burst" for each in runs.values())
-    assert runs["static"].note == "the first layout, 2P2D"
     assert runs[OURS].sources == sources.in_own_simulator() != runs[STATIC].sources
     assert runs["Arrow-like"].gpu_hours == pytest.approx(runs[STATIC].gpu_hours), "it gets the GPUs of best static"
 
@@ -282,7 +281,6 @@ def test_a_picture_shows_the_workers_of_either_role_at_their_times_and_both_line
     lines = [each.attrib["points"].split() for each in root.iter() if each.tag.endswith("polyline")]
     assert [len(points) for points in lines] == [4, 3], "of the half minute without requests there is no share"
     assert any("2P4D" in (each.text or "") for each in root.iter())
-    assert evaluation_page.picture({OURS: [run(OURS, 1, 0.9, 2.5)], STATIC: [fixed]}) == ""
 
 
 def test_page_and_readme_are_made_of_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,7 +338,7 @@ def test_dynamos_configurations_that_win_a_cell_are_named() -> None:
     for mean, best in (((0.9, 1.0), (f"{tuned} (and 1 more)", (0.95, 2.0))), ((0.99, 0.5), ("none", None))):
         mine = {"goodput": mean[0], "gpu_hours": mean[1]}
         cell = figures.Cell("step", 45, [{"ours": {"run 1": mine}, "dynamo": runs}])
-        assert evaluation_page.dynamo_wins([cell]) == [("step, 45 s", *best, mean)]
+        assert [*evaluation_page.dynamo_wins([cell])] == [("step, 45 s", *best, mean)]
 
 
 def test_the_page_says_of_which_loads_ours_is_older_than_its_sources() -> None:
