@@ -55,11 +55,6 @@ def test_all_systems_have_the_same_times() -> None:
     assert ENGINE.step_s(0, 0, [Chunk(300)]) == ENGINE.prefill_s([300])
 
 
-def test_parts_of_a_prompt_have_the_attention_of_the_whole_prompt() -> None:
-    parts = [ENGINE.attention_s(Chunk(10_000, before)) for before in range(0, 100_000, 10_000)]
-    assert sum(parts) == pytest.approx(ENGINE.attention_s(Chunk(100_000)))
-
-
 def test_a_group_is_as_slow_as_its_fullest_member() -> None:
     group = SequenceParallel(TensorParallel(2))
     even, uneven = [MemberLoad(4, 50_000)] * 2, [MemberLoad(4, 100_000), MemberLoad(4, 0)]
@@ -113,37 +108,40 @@ def test_every_request_ends_and_first_tokens_come_in_order_of_arrival(served: Se
     assert firsts == sorted(firsts)
 
 
-@pytest.mark.parametrize("served", STATIC, ids=["whole", "chunked", "P/D"])
-def test_a_step_never_reads_more_kv_than_there_are_slots(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    slots = {4: 5000, 8: 5000}
-    monkeypatch.setattr("bench.elastic.paper_costs.SLOTS", slots)
-    read: list[int] = []
+Step = tuple[int, int, tuple[Chunk, ...]]
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[Step]:
+    """Requests, KV tokens and chunks of every step that is simulated."""
+    found: list[Step] = []
     step_s = TensorParallel.step_s
 
     def watched(engine: TensorParallel, requests: int, kv_tokens: int, chunks: tuple[Chunk, ...] = ()) -> float:
-        read.append(kv_tokens + sum(each.tokens + each.before for each in chunks))
+        found.append((requests, kv_tokens, chunks))
         return step_s(engine, requests, kv_tokens, chunks)
 
     monkeypatch.setattr(TensorParallel, "step_s", watched)
+    return found
+
+
+@pytest.mark.parametrize("served", STATIC, ids=["whole", "chunked", "P/D"])
+def test_a_step_never_reads_more_kv_than_there_are_slots(
+    served: Served, steps: list[Step], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.elastic.paper_costs.SLOTS", {4: 5000, 8: 5000})
     assert all(each.end_s < math.inf for each in served.outcomes(load(rate=1000.0)))
+    read = [kv_tokens + sum(each.tokens + each.before for each in chunks) for _, kv_tokens, chunks in steps]
     assert 2500 < max(read) <= 5000
 
 
 @pytest.mark.parametrize("chunk", [64, 512])
-def test_a_chunk_budget_is_never_exceeded(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps: list[tuple[int, int]] = []
-    step_s = TensorParallel.step_s
-
-    def watched(engine: TensorParallel, requests: int, kv_tokens: int, chunks: tuple[Chunk, ...] = ()) -> float:
-        steps.append((requests, sum(each.tokens for each in chunks)))
-        return step_s(engine, requests, kv_tokens, chunks)
-
-    monkeypatch.setattr(TensorParallel, "step_s", watched)
+def test_a_chunk_budget_is_never_exceeded(chunk: int, steps: list[Step]) -> None:
     asked = load(rate=1000.0)
     OneEngine(ENGINE, chunk).outcomes(asked)
-    assert all(tokens + requests <= chunk for requests, tokens in steps if tokens)
-    assert max(tokens + requests for requests, tokens in steps) == chunk
-    assert sum(tokens for _, tokens in steps) == sum(each.prompt_tokens for each in asked)
+    prefilling = [(requests, sum(each.tokens for each in chunks)) for requests, _, chunks in steps if chunks]
+    assert max(requests + tokens for requests, tokens in prefilling) == chunk
+    assert sum(tokens for _, tokens in prefilling) == sum(each.prompt_tokens for each in asked)
 
 
 def test_vllms_requests_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from itertools import product
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 from bench.planner import sources
@@ -166,40 +165,12 @@ def test_only_cells_that_are_better_on_both_axes_are_counted() -> None:
     assert (row.ours, row.met) == (1, False)
 
 
-def test_the_page_marks_cells_that_are_better_and_the_picture_shows_every_configuration() -> None:
-    cells = figures.cells(kept() | kept((0.9, 1.3), "ramp"))
-    lines = page.section(cells, []).splitlines()
-    assert any(line.startswith("| step, 45 s ") and "**0.900 / 1.11×**" in line for line in lines)
-    assert any(line.startswith("| ramp, 45 s ") and "| 0.900 / 1.44×" in line for line in lines)
-    assert page.picture(cells).count("objectives x0.55: 0.700") == 2
-    assert page.picture(cells).count("<circle") == 5 + 2 * (len(CONFIGURATIONS) + 3)
-    assert page.section([], []) == ""
-
-
-def test_the_legend_of_the_picture_is_not_written_over() -> None:
-    root = ElementTree.fromstring(page.picture(figures.cells(kept())))
-    svg = "{http://www.w3.org/2000/svg}"
-    texts = [node for node in root.iter(f"{svg}text") if node.attrib["y"] == "22"]
-    dots = [float(node.attrib["cx"]) for node in root.iter(f"{svg}circle") if node.attrib["cy"] == "18.0"]
-    ends = [float(node.attrib["x"]) + 6.2 * len(node.text or "") for node in texts]  # letters of 11 units
-    assert all(end < dot - 5 for end, dot in zip(ends, dots[1:], strict=False))
-
-
 def test_a_page_says_that_ours_is_of_an_older_planner_until_it_is_measured_again() -> None:
     runs = kept() | kept(workload="ramp")
     for cell in ("step/45/4", "step/45/5", "step/45/9"):
         runs[cell]["planner"] = sources.in_dynosim()
     (line,) = [each for each in page.section(figures.cells(runs), []).splitlines() if "earlier state of its" in each]
     assert "in ramp, 45 s:" in line
-
-
-def test_random_loads_are_shown_by_seed_and_their_cost_is_beside_ours() -> None:
-    cells = [random(9, one(0.9, 2.0), one(0.8, 4.0)), random(10, one(1.0, 1.0), one(0.6, 4.0))]
-    text = page.section(figures.cells(kept()), cells)
-    assert "| Pointsman | 0.950 | 0.900 | 1.00× | 4 |" in text
-    of_each = f"| Dynamo, best of {len(CONFIGURATIONS)} of each trace | 0.700 | 0.600 | 2.83× | 4 |"
-    assert of_each in text  # √(2 · 4)
-    assert "| 9 | fall\\_back | 60 s | 5000 | 0.900 / 2.00 | 0.800 / 4.00 | 0.900 / 2.50 |" in text
 
 
 def test_who_has_more_goodput_on_random_loads_is_counted_at_any_cost_and_at_ours() -> None:
