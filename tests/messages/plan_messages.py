@@ -15,6 +15,7 @@ from pointsman.planner.core.encode.target import EncodeMemory, EncodeTarget
 from pointsman.planner.core.layout.choose import layout
 from pointsman.planner.core.layout.stuck_starts import beside_stuck
 from pointsman.planner.core.messages import decisions
+from pointsman.planner.core.prediction_score import Score
 from pointsman.planner.core.sizing.pool_targets import Targets
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
@@ -40,7 +41,8 @@ def plan_messages() -> Iterator[str]:
     draw = random.Random(1)
     for _ in range(_CASES):
         observation, policy, wanted, encode = _case(draw)
-        state = _KNOWN if draw.random() < 0.9 else replace(_KNOWN, requests=0.0)
+        missed = Score(ttft=draw.choice([0.004, 0.9, 0.99]), tpot=draw.choice([0.9, 0.99]))
+        state = replace(_KNOWN, requests=draw.choice([0.0, *[1000.0] * 9]), score=missed)
         shares = shared(encode, observation, policy, wanted)
         for _ in range(draw.choice([1, 3])):
             state, decision = layout(state, observation, shares.policy, 100.0, shares.wanted, point())

@@ -124,9 +124,20 @@ def test_a_window_without_answers_is_compared_with_nothing() -> None:
 
 
 def test_many_requests_weigh_more_than_few() -> None:
-    score = Score().observe(1.0, 1.0, 1.0, 100).observe(0.0, 1.0, 0.5, 5).observe(1.0, 1.0, 1.0, 250)
+    score, asked = Score(), Objectives()
+    for predicted, got, requests in ((1.0, 1.0, 100), (0.0, 0.5, 5), (1.0, 1.0, 250)):
+        score = score.observe(predicted, 1.0, Service(attainment=got), requests, asked)
     assert score.predicted == pytest.approx(0.995)
     assert score.error == pytest.approx(0.0025)
+
+
+def test_what_was_counted_against_other_objectives_is_forgotten() -> None:
+    before, after = Objectives(ttft_ms=500), Objectives(ttft_ms=3000)
+    score = Score().observe(0.9, None, Service(ttft_attainment=0.2, attainment=0.2), 1000, before)
+    assert score.observe(0.9, None, Service(ttft_attainment=1.0, attainment=1.0), 1, after).ttft == 1.0
+    assert score.observe(0.9, None, Service(ttft_attainment=1.0, attainment=1.0), 1, before).ttft == pytest.approx(
+        0.2016
+    )
 
 
 def test_the_attainment_that_is_asked_for_changes_the_plan_and_not_the_prediction() -> None:

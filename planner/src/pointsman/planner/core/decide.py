@@ -91,7 +91,7 @@ def decide(
     # 6. What was foretold, beside what came.
     in_force = replace(observation, routing=replace(observation.routing, flow=routing.flow))
     state, if_executed = _imagined(state, in_force, within, load, wanted.rate_per_s, point)
-    state = replace(state, score=_scored(state, observation, load, wanted, point, encode, if_executed))
+    state = replace(state, score=_scored(state, observation, policy, load, wanted, point, encode, if_executed))
     # 7. The layout, or what is awaited.
     if _awaits_plan(observation):
         decision = _stay(observation, Reason.PLAN_IN_PROGRESS, decisions.plan_executing())
@@ -245,7 +245,7 @@ def _imagined(
     seen = replace(seen, service=Service(held=usual + fleet.backlog))
     imagined = replace(
         state, memory=fleet.memory, history=fleet.history, wanting=fleet.wanting, wanting_ticks=fleet.wanting_ticks,
-        leads=fleet.leads(state.leads, lead_s, now_s),
+        leads=fleet.leads(state.leads, lead_s, now_s), score=Score(),
     )  # fmt: skip
     imagined, wanted = _targets(imagined, seen, policy, load, point)
     if not fleet.switches(now_s):
@@ -264,6 +264,7 @@ def _imagined(
 def _scored(
     state: State,
     observation: Observation,
+    policy: Policy,
     load: Load,
     wanted: Targets,
     point: OperatingPoint,
@@ -272,7 +273,7 @@ def _scored(
 ) -> Score:
     """What is predicted for the workers that serve, beside what clients got; and ``if_executed``."""
     service, serving = observation.service, [observation.serving(role) for role in LANGUAGE_ROLES]
-    if service is None or service.attainment is None or min(serving) < 1:
+    if service is None or min(serving) < 1:
         return state.score
     scv, holds_back = state.forecaster.dispersion, observation.routing.flow != UNBOUNDED
     here = point.attainment(wanted.rate_per_s, scv, *serving, holds_back=holds_back)
@@ -280,7 +281,7 @@ def _scored(
         here = here * encode.kept
         if_executed = None if if_executed is None else if_executed * encode.kept_if_executed
     requests = load.arrivals_per_s * observation.window_s
-    return state.score.observe(here, if_executed, service.attainment, requests)
+    return state.score.observe(here, if_executed, service, requests, policy.objectives)
 
 
 def _stay(observation: Observation, reason: Reason, message: str) -> Decision:

@@ -1,35 +1,59 @@
 """The planner's own account: what it said that clients would get, beside what they got.
 
 In Shadow this is what a policy is judged by: had its plans been carried out, what would have been kept within
-objectives, and how far is its word to be trusted?
+objectives, and how far is its word to be trusted? Where no worker can be started, it also says which role is short.
 """
 
 from dataclasses import dataclass
 
+from pointsman.planner.core.types import Objectives, Service
+
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Shares of requests within objectives, means over the last requests; None: nothing was compared yet.
+    """Shares of requests within ``objectives``, means over the last requests; None: nothing was compared yet.
 
-    ``predicted``: for the workers that served, ``observed``: what clients got, ``error``: mean distance of the two in
-    single looks, ``if_executed``: for the workers that decisions would have made, where they are not carried out.
+    ``predicted``: for the workers that served, ``observed``: what clients got, ``ttft`` and ``tpot``: the same of one
+    objective alone, ``error``: mean distance of prediction and observation in single looks, ``if_executed``: for the
+    workers that decisions would have made, where they are not carried out.
     """
 
     predicted: float | None = None
     observed: float | None = None
     error: float | None = None
     if_executed: float | None = None
+    ttft: float | None = None
+    tpot: float | None = None
+    objectives: Objectives | None = None
 
-    def observe(self, predicted: float, if_executed: float | None, observed: float, requests: float) -> "Score":
-        """Take one look, of so many ``requests``; ``if_executed`` None: decisions are carried out."""
+    def observe(
+        self,
+        predicted: float,
+        if_executed: float | None,
+        service: Service,
+        requests: float,
+        objectives: Objectives,
+    ) -> "Score":
+        """Take one look, of so many ``requests``; ``if_executed`` None: decisions are carried out.
+
+        A look at which nothing ended changes nothing. What was counted against other objectives is forgotten.
+        """
+        if service.attainment is None:
+            return self
+        known = self if self.objectives in (None, objectives) else Score()
         weight = min(1.0, requests / 500)
 
-        def mean(so_far: float | None, value: float) -> float:
-            return value if so_far is None else so_far + weight * (value - so_far)
+        def mean(so_far: float | None, value: float | None) -> float | None:
+            if value is None or so_far is None:
+                return so_far if value is None else value
+            return so_far + weight * (value - so_far)
 
         return Score(
-            mean(self.predicted, predicted),
-            mean(self.observed, observed),
-            mean(self.error, abs(observed - predicted)),
-            None if if_executed is None else mean(self.if_executed, if_executed),
+            mean(known.predicted, predicted),
+            mean(known.observed, service.attainment),
+            mean(known.error, abs(service.attainment - predicted)),
+            None if if_executed is None else mean(known.if_executed, if_executed),
+            mean(known.ttft, service.ttft_attainment),
+            mean(known.tpot, service.tpot_attainment),
+            objectives,
         )

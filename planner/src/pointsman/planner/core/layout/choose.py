@@ -7,7 +7,7 @@ from pointsman.api.protocol.names import Role
 from pointsman.planner.core.layout.alternatives import considered, in_short
 from pointsman.planner.core.layout.inputs import inputs
 from pointsman.planner.core.layout.rejection_reasons import Choice
-from pointsman.planner.core.layout.role_switches import SwitchStep, kept_by, switch, switches_between
+from pointsman.planner.core.layout.role_switches import SwitchStep, missed_role, switch, switches_between
 from pointsman.planner.core.layout.scaling import beyond_budget, limited, scaled
 from pointsman.planner.core.messages import layouts
 from pointsman.planner.core.messages.words import sentences
@@ -34,8 +34,7 @@ def layout(
     if over:
         state, step = replace(state, wanting=None, wanting_ticks=0), SwitchStep.none(now)
     else:
-        keeps = kept_by(point, observation, wanted.rate_per_s, state.forecaster.dispersion)
-        state, step = switch(state, observation, policy, now_s, wanted, keeps)
+        state, step = switch(state, observation, policy, now_s, wanted, point)
     # 2. Starts and removals
     known = state.requests >= policy.tuning.ready_requests
     target = scaled(observation, policy, wanted, step) if known or over else step.after
@@ -47,6 +46,7 @@ def layout(
     # 4. Why
     is_limited = (known or over) and limited(observation, policy, wanted, target)
     reason, words = _why(choice, is_limited, over)
+    words.append(_missed(choice, point))
     if reason not in _ENOUGH:
         words.append(_present(choice, alternatives))
     if reason in SHORT and not is_limited and (deferred is None or target != now):
@@ -124,6 +124,17 @@ def _situation(choice: Choice, shortage: Reason, limits: bool) -> str:
     if shortage is Reason.SPARE_CAPACITY:
         return layouts.spare(Layout(wanted.prefill, wanted.decode), now, serving, changes)
     return layouts.enough(now, serving)
+
+
+def _missed(choice: Choice, point: OperatingPoint) -> str:
+    """What clients miss, where workers switch for it or would; empty: it is no reason for a switch."""
+    state, policy = choice.state, choice.policy
+    missed = missed_role(state, choice.observation, policy, point)
+    toward = state.wanting if choice.switched == choice.now else choice.switched
+    if missed is None or toward is None or toward.of(missed) <= choice.now.of(missed):
+        return ""
+    share = state.score.ttft if missed is Role.PREFILL else state.score.tpot
+    return layouts.missed(missed is Role.PREFILL, share or 0.0, policy.objectives.attainment)
 
 
 def _present(choice: Choice, alternatives: tuple[Alternative, ...]) -> str:

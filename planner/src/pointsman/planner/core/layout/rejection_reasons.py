@@ -128,9 +128,8 @@ def _clears_s(wanted: Targets, point: OperatingPoint, layout: Layout) -> float:
 def _gain(choice: Choice, point: OperatingPoint, layout: Layout) -> str:
     """What another split would bring to those that serve, beside what it must."""
     keeps = kept_by(point, choice.observation, choice.wanted.rate_per_s, choice.state.forecaster.dispersion)
-    found = weighed_switches(
-        choice.observation, choice.policy, choice.wanted, choice.now, choice.state, (layout[0] - choice.now[0],)
-    )
+    moves = (layout[0] - choice.now[0],)
+    found = weighed_switches(choice.observation, choice.policy, choice.wanted, choice.now, choice.state, moves, point)
     for _, gain, worth in found:
         if gain <= 0:
             return rejections.no_gain()

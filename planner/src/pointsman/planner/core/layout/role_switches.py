@@ -1,5 +1,6 @@
 """Which workers change their role: another split of the same workers, if it serves the present clearly better."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -39,13 +40,13 @@ def switch(
     policy: Policy,
     now_s: float,
     wanted: Targets,
-    keeps: Keeps,
+    point: OperatingPoint,
 ) -> tuple[State, SwitchStep]:
     """What switches, and the state that remembers what would."""
     now, calm = observation.layout, replace(state, wanting=None, wanting_ticks=0)
     if not policy.role_switch:
         return calm, SwitchStep.none(now)
-    best = _best_switch(observation, policy, wanted, now, state, keeps)
+    best = _best_switch(observation, policy, wanted, now, state, point)
     if best == now:
         return calm, SwitchStep.none(now)
     same_way = state.wanting is not None and (state.wanting[0] > now[0]) == (best[0] > now[0])
@@ -78,18 +79,35 @@ def _best_switch(
     wanted: Targets,
     now: Layout,
     state: State,
-    keeps: Keeps,
+    point: OperatingPoint,
 ) -> Layout:
     """The layout of the same size that serves the present best; the present one when no other is clearly better.
 
     At most four workers switch, and of equally good layouts the one with the fewest switches.
     """
     best, best_worth, most_lost = now, 0.0, policy.tuning.max_attainment_loss
-    for layout, _, worth in weighed_switches(observation, policy, wanted, now, state, sorted(range(-4, 5), key=abs)):
+    keeps = kept_by(point, observation, wanted.rate_per_s, state.forecaster.dispersion)
+    moves = sorted(range(-4, 5), key=abs)
+    for layout, _, worth in weighed_switches(observation, policy, wanted, now, state, moves, point):
         # Needs are whole workers: who lacks a hundredth of one seems to lack half, and the other role would pay for it.
         if worth > best_worth and keeps(layout[0] - now[0]) >= keeps(0) - most_lost:
             best, best_worth = layout, worth
     return best
+
+
+def missed_role(state: State, observation: Observation, policy: Policy, point: OperatingPoint) -> Role | None:
+    """The role whose objective clients miss while that of the other is met, where no worker can be started.
+
+    Requests that no layout serves in time do not count.
+    """
+    ttft, tpot, goal = state.score.ttft, state.score.tpot, policy.objectives.attainment
+    startable = policy.scale_out and (observation.layout.total + 1) * observation.gpus_each <= policy.max_gpus
+    if startable or ttft is None or tpot is None:
+        return None
+    late_prefill, late_decode = ttft < goal - point.unreachable.ttft_share, tpot < goal - point.unreachable.tpot_share
+    if late_prefill == late_decode:
+        return None
+    return Role.PREFILL if late_prefill else Role.DECODE
 
 
 def kept_by(point: OperatingPoint, observation: Observation, rate_per_s: float, arrival_scv: float) -> Keeps:
@@ -113,27 +131,29 @@ def weighed_switches(
     now: Layout,
     state: State,
     moves: Sequence[int],
+    point: OperatingPoint,
 ) -> Iterator[tuple[Layout, float, float]]:
     """(a layout with so many decode workers made prefill workers, the share of the need that it serves more, what of
     that is beyond what a switch must bring).
 
     What only starts serves nobody yet: it is the workers that serve which are weighed. Layouts that leave a role
-    without one of these, or its bounds, are left out.
+    without one of these, or its bounds, are left out. Towards a role whose objective clients miss, workers beyond the
+    need count too, and a switch back is as good as any: clients know better than the model.
     """
     tuning, (need_p, need_d) = policy.tuning, wanted.load_now
+    missed = missed_role(state, observation, policy, point)
     serving = observation.serving_layout
     # For so long the means are also of requests that the last switch was made for.
     recent = [r for r in state.history.switches if observation.at_s - r.at_s < tuning.length_window_s]
     last = recent[-1].target if recent else None
 
-    def served(p: int, d: int) -> float:
+    def served(p: int, d: int, most: float) -> float:
         """The share of the need that the scarcer role has."""
-        return min(1.0, p / need_p, d / need_d)
+        return min(most, p / need_p, d / need_d)
 
-    def band(moved: int) -> float:
+    def band(way: Role) -> float:
         """What must be gained; more for undoing what was done a moment ago."""
-        way = Role.PREFILL if moved > 0 else Role.DECODE
-        return tuning.switch_min_gain if last is None or last is way else tuning.reversal_min_gain
+        return tuning.switch_min_gain if last in (None, way) or missed is way else tuning.reversal_min_gain
 
     for moved in moves:
         p, d = now[0] + moved, now[1] - moved
@@ -141,8 +161,10 @@ def weighed_switches(
             continue
         if min(p, d, serving[0] + moved, serving[1] - moved) < 1 or moved == 0:
             continue
-        gain = served(serving[0] + moved, serving[1] - moved) - served(*serving)
-        yield Layout(p, d), gain, gain - band(moved)
+        way = Role.PREFILL if moved > 0 else Role.DECODE
+        most = math.inf if missed is way else 1.0
+        gain = served(serving[0] + moved, serving[1] - moved, most) - served(*serving, most)
+        yield Layout(p, d), gain, gain - band(way)
 
 
 def switches_between(now: Layout, target: Layout) -> tuple[Switch, ...]:

@@ -68,6 +68,11 @@ def too_late(target: Layout) -> str:
     return f"a worker started now would serve too late, when {target} is enough"
 
 
+def missed(of_ttft: bool, share: float, goal: float) -> str:
+    """Clients miss one objective, whatever is estimated."""
+    return f"only {share:.0%} of requests meet objectives.{'ttftMs' if of_ttft else 'tpotMs'}, {goal:.0%} should"
+
+
 def present(attainment: float, goal: float) -> str:
     """The estimate for the present layout: of a load that is even and has no past."""
     sentence = f"staying would keep {attainment:.0%} of requests within objectives"
