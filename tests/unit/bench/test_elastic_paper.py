@@ -5,13 +5,12 @@ from random import Random
 from statistics import mean
 
 import pytest
-from bench.elastic import paper_static
 from bench.elastic.paper import ELASTIC, FIXED_SP, PATH, PEERS, Served, rates, refused
 from bench.elastic.paper_costs import KV_BYTES, Chunk, SequenceParallel, TensorParallel
 from bench.elastic.paper_mixes import DATA_SETS, L_EVAL, LV_EVAL, SHARE_GPT, Mix, mixed, zipf
 from bench.elastic.paper_search import ALL, FACTOR, GOODPUT, INPUT, TOTAL, Tally, find_rates, objectives_of
-from bench.elastic.paper_static import OneEngine, PrefillDecode, Running
-from bench.elastic.simulation import Asked, Outcome
+from bench.elastic.paper_static import OneEngine, PrefillDecode
+from bench.elastic.simulation import Asked
 from bench.rows import read
 
 from pointsman.serving.elastic.requests import MemberLoad
@@ -142,15 +141,6 @@ def test_a_chunk_budget_is_never_exceeded(chunk: int, steps: list[Step]) -> None
     prefilling = [(requests, sum(each.tokens for each in chunks)) for requests, _, chunks in steps if chunks]
     assert max(requests + tokens for requests, tokens in prefilling) == chunk
     assert sum(tokens for _, tokens in prefilling) == sum(each.prompt_tokens for each in asked)
-
-
-def test_vllms_requests_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paper_static, "BATCH_REQUESTS", 3)
-    running = Running(ENGINE)
-    for _ in range(3):
-        assert running.fits(Outcome(SHORT), [])
-        running.add(Outcome(SHORT))
-    assert not running.fits(Outcome(SHORT), [])
 
 
 def test_a_system_refuses_what_can_never_fit() -> None:

@@ -2,7 +2,6 @@
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from bench.planner import evaluation_page, own_rows, own_simulator, random_loads
 from bench.planner.cells import ABLATION, ALL_GPUS, CAUSAL, ORACLE, OURS, STATIC, Run, by_planner, read_cells
 from bench.planner.dynamo import figures
 from bench.planner.dynamo.page import dynamo_wins
-from bench.planner.dynamo.workloads import CONFIGURATIONS
 from bench.planner.loads import GROUPS, LOADS, Load
 from bench.planner.own_simulator import MAKERS, Cell
 from bench.planner.shapes import SHAPES
@@ -263,26 +261,6 @@ def test_the_committed_rows_are_those_of_the_committed_runs() -> None:
 # --- the page ---
 
 
-def test_the_page_marks_the_best_of_those_that_do_not_know_the_future() -> None:
-    found = by_planner([*FOUND, *(run(CAUSAL, seed, 0.995, 2.0) for seed in (1, 2, 3))], "step")
-    lines = evaluation_page.table(found).splitlines()
-    assert [line.split("|")[1].strip() for line in lines[-3:]] == [STATIC, CAUSAL, ORACLE]
-    assert [line for line in lines if "**" in line] == [line for line in lines if line.startswith("| dear ")]
-    assert "0.920 (0.910–0.930)" in next(line for line in lines if line.startswith(f"| {OURS} "))
-
-
-def test_a_picture_shows_the_workers_of_either_role_at_their_times_and_both_lines() -> None:
-    mine = replace(run(OURS, 1, 0.9, 2.5), layouts=[(0, 4, 2), (60, 3, 2), (70, 3, 3)], shares=[1, 0.5, None, 1])
-    fixed = replace(run(STATIC, 1, 0.8, 2.5), layouts=[(0, 2, 4)], shares=[0.5] * 4, note="2P4D, threshold 512")
-    root = ElementTree.fromstring(evaluation_page.picture({OURS: [mine], STATIC: [fixed]}))
-    rects = [each.attrib for each in root.iter() if each.tag.endswith("rect") and "shape-rendering" in each.attrib]
-    worker = 108 / evaluation_page.GPUS
-    assert sorted(round(float(each["height"]) / worker) for each in rects) == [2, 2, 3, 3, 3, 4]
-    lines = [each.attrib["points"].split() for each in root.iter() if each.tag.endswith("polyline")]
-    assert [len(points) for points in lines] == [4, 3], "of the half minute without requests there is no share"
-    assert any("2P4D" in (each.text or "") for each in root.iter())
-
-
 def test_page_and_readme_are_made_of_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     committed, readme = pages.REPORTS / "planner-evaluation.md", ROOT / "README.md"
     reports = tmp_path / "docs" / "reports"
@@ -319,26 +297,6 @@ def test_a_missed_row_without_a_reason_is_refused_by_name() -> None:
     assert evaluation_page.missed([fine, missed], reasons) == [("**Because.**", [missed])]
     with pytest.raises(evaluation_page.NoReason, match=r"reasons.*step: something new \| clairvoyant"):
         evaluation_page.missed([fine, missed], [])
-
-
-def test_planners_that_serve_more_or_as_much_for_less_are_named_with_what_they_cost() -> None:
-    found = by_planner([*FOUND, *(run("thrifty", seed, 0.915, 1.5) for seed in (1, 2, 3))], "step")
-    lines = evaluation_page.others_win({"step": found, "ramp": {OURS: [run(OURS, 1, 0.99, 2.0, "ramp")]}})
-    assert [(load, who, theirs) for load, who, theirs, _ in lines] == [
-        ("step", "dear", (pytest.approx(0.99), 2.5)),
-        ("step", "thrifty", (pytest.approx(0.915), 1.5)),
-        ("ramp", "none", None),
-    ]
-
-
-def test_dynamos_configurations_that_win_a_cell_are_named() -> None:
-    tuned, thrifty, *others = CONFIGURATIONS
-    dynamo = {tuned: (0.95, 2.0), thrifty: (0.895, 0.8), **dict.fromkeys(others, (0.5, 0.5))}
-    runs = {name: {"goodput": goodput, "gpu_hours": hours} for name, (goodput, hours) in dynamo.items()}
-    for mean, best in (((0.9, 1.0), (f"{tuned} (and 1 more)", (0.95, 2.0))), ((0.99, 0.5), ("none", None))):
-        mine = {"goodput": mean[0], "gpu_hours": mean[1]}
-        cell = figures.Cell("step", 45, [{"ours": {"run 1": mine}, "dynamo": runs}])
-        assert [*evaluation_page.dynamo_wins([cell])] == [("step, 45 s", *best, mean)]
 
 
 def test_the_page_says_of_which_loads_ours_is_older_than_its_sources() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from bench.planner import sources
 from bench.planner.dynamo import figures, page, workloads
-from bench.planner.dynamo.figures import Cell, Kept
+from bench.planner.dynamo.figures import Kept
 from bench.planner.dynamo.policy import PointsmanPolicy
-from bench.planner.dynamo.workloads import CONFIGURATIONS, LOADS, MAX_GPUS, SETUP
+from bench.planner.dynamo.workloads import LOADS, MAX_GPUS, SETUP
 from bench.rows import RESULTS, read
 
 
@@ -121,16 +121,6 @@ def kept(ours: tuple[float, float] = (0.9, 1.0), workload: str = "step", start_s
     }  # fmt: skip
 
 
-def random(seed: int, ours: dict[str, float], dynamo: dict[str, float]) -> Cell:
-    """All of Dynamo's configurations are alike, but for the first."""
-    first, *others = CONFIGURATIONS
-    runs = {
-        "seed": seed, "requests": 5000, "planner": sources.in_dynosim(), "ours": {"run 1": ours},
-        "dynamo": {first: dynamo, **dict.fromkeys(others, one(0.5, 4.0))}, "causal": {"hold": one(0.9, 2.5)},
-    }  # fmt: skip
-    return Cell("fall_back", 60, [runs])
-
-
 def test_a_cell_is_compared_with_the_best_of_dynamos_configurations_and_the_cheapest_good_clairvoyant() -> None:
     (cell,) = figures.cells(kept())
     assert (cell.documented.goodput, cell.tuned.goodput, cell.causal.goodput) == pytest.approx((0.5, 0.7, 0.91))
@@ -171,23 +161,6 @@ def test_a_page_says_that_ours_is_of_an_older_planner_until_it_is_measured_again
         runs[cell]["planner"] = sources.in_dynosim()
     (line,) = [each for each in page.section(figures.cells(runs), []).splitlines() if "earlier state of its" in each]
     assert "in ramp, 45 s:" in line
-
-
-def test_who_has_more_goodput_on_random_loads_is_counted_at_any_cost_and_at_ours() -> None:
-    cells = [
-        random(1, one(0.9, 2.0), one(0.93, 2.03)),  # more for no more
-        random(2, one(0.9, 2.0), one(1.0, 8.0)),  # more, and dearer
-        random(3, one(0.9, 2.0), one(0.905, 8.0)),  # hardly more
-        random(4, one(0.9, 2.0), one(0.8, 1.0)),
-    ]
-    lines = page.dynamo_wins(cells).splitlines()
-    assert lines[0].startswith("On the 4 [traces nobody made it for](#traces-nobody-made-it-for)")
-    assert lines[-2:] == [
-        "| all, whatever they cost | 3 of 4 | 2 | 0.909 | 0.900 | 1.69× |",
-        "| those for at most Pointsman's GPU-hours (2 %) | 1 of 2 | 1 | 0.865 | 0.900 | 0.71× |",
-    ]
-    assert page.dynamo_wins(cells[2:3]).rstrip().endswith(" | there is none | | | | |")
-    assert page.dynamo_wins([]) == ""
 
 
 # --- what is kept ---
