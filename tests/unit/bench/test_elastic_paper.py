@@ -54,12 +54,6 @@ def test_all_systems_have_the_same_times() -> None:
     assert ENGINE.step_s(0, 0, [Chunk(300)]) == ENGINE.prefill_s([300])
 
 
-def test_a_group_is_as_slow_as_its_fullest_member() -> None:
-    group = SequenceParallel(TensorParallel(2))
-    even, uneven = [MemberLoad(4, 50_000)] * 2, [MemberLoad(4, 100_000), MemberLoad(4, 0)]
-    assert group.decode_s(uneven) - group.decode_s(even) == pytest.approx(TensorParallel(2).read_s(50_000))
-
-
 def test_the_managers_model_fits_the_times_within_the_papers_error() -> None:
     model = SequenceParallel(TensorParallel(2)).latency_model((1, 2, 3, 4))
     assert max(each.error for each in model.by_degree.values()) < 0.02

@@ -149,12 +149,6 @@ def test_the_targets_of_an_unannounced_change(ours: tuple[float, float], missed:
     assert len(rows) == 3
 
 
-def test_only_cells_that_are_better_on_both_axes_are_counted() -> None:
-    runs = kept((0.9, 1.0)) | kept((0.9, 1.3), "ramp") | kept((0.9, 1.0), "burst")
-    row = next(row for row in figures.rows(runs) if row.name.startswith("cells of 2 (all but burst)"))
-    assert (row.ours, row.met) == (1, False)
-
-
 def test_a_page_says_that_ours_is_of_an_older_planner_until_it_is_measured_again() -> None:
     runs = kept() | kept(workload="ramp")
     for cell in ("step/45/4", "step/45/5", "step/45/9"):
