@@ -1,5 +1,6 @@
 """What one planner did on one load with one seed, and how such runs are kept."""
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
@@ -11,7 +12,6 @@ from bench.planner.sources import in_own_simulator
 from bench.rows import RESULTS, keep, kept
 from pointsman.planner.simulator.types import Result
 
-COMMAND: Final = "make bench-planner"
 CELLS: Final = RESULTS / "planner_cells.json.xz"
 OURS, STATIC, ORACLE, CAUSAL = "Pointsman", "best static", "clairvoyant", "causal"
 ALL_GPUS: Final = "all GPUs"
@@ -46,7 +46,9 @@ Found = dict[str, list[Run]]
 """The runs of one load, by planner, in the order of seeds."""
 
 
-def run_of(scenario: str, seed: int, planner: str, result: Result, note: str = "", judged_from_s: float = 0) -> Run:
+def run_of(
+    scenario: str, seed: int, planner: str, result: Result, note: str, judged_from_s: float, *, pictured: bool
+) -> Run:
     """The figures of a simulation."""
     return Run(
         scenario=scenario,
@@ -62,7 +64,23 @@ def run_of(scenario: str, seed: int, planner: str, result: Result, note: str = "
         peak_gpus=result.peak_gpus,
         note=note,
         sources=in_own_simulator() if planner.startswith(OURS) else "",
+        layouts=_layouts(result) if pictured else (),
+        shares=_shares(result) if pictured else (),
     )
+
+
+def _layouts(result: Result) -> list[tuple[float, int, int]]:
+    """When other workers serve than before: seconds, prefill and decode workers."""
+    kept = itertools.groupby(result.timeline, lambda point: (point.prefill_active, point.decode_active))
+    starts = [(next(points).at_s, *layout) for layout, points in kept]
+    return [(0.0, *starts[0][1:]), *starts[1:]]
+
+
+def _shares(result: Result) -> list[float | None]:
+    """Of each ``SHARE_S`` of arrivals, within objectives; None where none arrived."""
+    met, slot = result.met, (result.arrival_s // SHARE_S).astype(int)
+    slots = [met[slot == number] for number in range(int(slot.max()) + 1)]
+    return [float(f"{here.mean():.3g}") if len(here) else None for here in slots]
 
 
 def read_cells() -> list[Run]:

@@ -62,8 +62,7 @@ def write_page(runs: Sequence[Run]) -> Path:
         random_wins=beside_dynamo.dynamo_wins(random),
         missed=missed([*ours, *figures.rows(kept), *read(RESULTS / "forecast.json")], texts("reasons")),
     )  # fmt: skip
-    if beside:
-        write_picture(beside_dynamo.PICTURE, beside_dynamo.picture(beside))
+    write_picture(beside_dynamo.PICTURE, beside_dynamo.picture(beside))
     readme = pages.REPORTS.parents[1] / "README.md"
     if readme.exists():
         readme.write_text(in_readme(readme.read_text(), found))

@@ -5,25 +5,14 @@ from functools import partial
 from statistics import mean
 from typing import Any, Final
 
-from bench.planner.cells import (
-    ABLATION,
-    ALL_GPUS,
-    CAUSAL,
-    COMMAND,
-    KNOWING,
-    ORACLE,
-    OURS,
-    STATIC,
-    Found,
-    Run,
-    by_planner,
-)  # fmt: skip
+from bench.planner.cells import ABLATION, ALL_GPUS, CAUSAL, KNOWING, ORACLE, OURS, STATIC, Found, Run, by_planner
 from bench.planner.loads import GROUPS, Load
-from bench.planner.speed import SPEEDS
 from bench.rows import RESULTS, Row, read, row
 from pointsman.planner.simulator.baselines.causal import TRIED
 
 RESULT: Final = "planner"
+COMMAND: Final = "make bench-planner"
+SPEEDS: Final = ("simulator, ", "decide(), ")  # how the names of the rows of speed begin
 ENGINES, HOURS = GROUPS["constant loads on random engines"], GROUPS["constant hours"]
 EQUAL_GPU_HOURS: Final = 1.02  # what still counts as not dearer than ours
 BELOW_CAUSAL: Final = 0.03  # of requests: less is as good as what can be had without foresight

@@ -4,7 +4,6 @@ All planners of a load and seed, ablations of ours among them, see the same trac
 ``bench/results/planner_cells.json.xz`` as they are done, and the rows made of them to ``bench/results/planner.json``.
 """
 
-import itertools
 import sys
 import time
 from collections.abc import Sequence
@@ -14,23 +13,10 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Final
 
-from bench.planner.cells import (
-    ABLATION,
-    ALL_GPUS,
-    CAUSAL,
-    COMMAND,
-    ORACLE,
-    OURS,
-    SHARE_S,
-    STATIC,
-    Run,
-    read_cells,
-    run_of,
-    write_cells,
-)  # fmt: skip
+from bench.planner.cells import ABLATION, ALL_GPUS, CAUSAL, ORACLE, OURS, STATIC, Run, read_cells, run_of, write_cells
 from bench.planner.evaluation_page import others_win, write_page
 from bench.planner.loads import LOADS, Load
-from bench.planner.own_rows import RESULT, kept_speed_rows, rows
+from bench.planner.own_rows import COMMAND, RESULT, kept_speed_rows, rows
 from bench.planner.random_loads import best_layout, drawn
 from bench.planner.speed import speed_rows
 from bench.rows import options, write
@@ -47,7 +33,7 @@ from pointsman.planner.simulator.types import FIRST_ROUTING, Result
 
 MAKERS: Final = {make().name: make for make in PLANNERS.values()}
 ARROW, DYNAMO = "Arrow-like", "Dynamo-like"
-RANDOM_PLANNERS: Final = (OURS, CAUSAL, "TokenScale-like", "HeteroScale-like", ALL_GPUS)
+RANDOM_PLANNERS: Final = (OURS, CAUSAL, "TokenScale-like", "HeteroScale-like")
 REMEMBERED_RATE: Final = 3.0  # requests a second of what is remembered from before a pause
 
 
@@ -126,13 +112,12 @@ class Cell:
     def run(self, who: str) -> Run:
         """Of one planner, by the name that it has in tables."""
         result, note = self._result(who)
-        run = run_of(self.load.name, self.seed, who, result, note, self.load.judged_from_s)
+        pictured = not self.load.scaling and who in (OURS, STATIC)
+        run = run_of(self.load.name, self.seed, who, result, note, self.load.judged_from_s, pictured=pictured)
         if self.load.drawn and who == OURS:
             last, goal = result.timeline[-1], self.at.policy.objectives.attainment
             ended = f"{self.at.note}, at the end {last.prefill_active}P{last.decode_active}D"
             return replace(run, note=ended, goal=goal)
-        if not self.load.scaling and who in (OURS, STATIC):
-            return replace(run, layouts=_layouts(result), shares=_shares(result))
         return run
 
     def _result(self, who: str) -> tuple[Result, str]:
@@ -188,20 +173,6 @@ def remembering(prompt_tokens: float, output_tokens: float, window_s: float) -> 
     for number in range(-int(SHIPPED.length_window_s / window_s), 0):
         lengths = lengths.observe(load, window_s, number * window_s)
     return State(lengths=replace(lengths, first=FirstAnswers(over=True)))
-
-
-def _layouts(result: Result) -> list[tuple[float, int, int]]:
-    """When other workers serve than before: seconds, prefill and decode workers."""
-    kept = itertools.groupby(result.timeline, lambda point: (point.prefill_active, point.decode_active))
-    starts = [(next(points).at_s, *layout) for layout, points in kept]
-    return [(0.0, *starts[0][1:]), *starts[1:]]
-
-
-def _shares(result: Result) -> list[float | None]:
-    """Of each ``SHARE_S`` of arrivals, within objectives; None where none arrived."""
-    met, slot = result.met, (result.arrival_s // SHARE_S).astype(int)
-    slots = [met[slot == number] for number in range(int(slot.max()) + 1)]
-    return [float(f"{here.mean():.3g}") if len(here) else None for here in slots]
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from bench.planner.cells import COMMAND
 from bench.planner.loads import Load
+from bench.planner.own_rows import COMMAND
 from bench.rows import Row, row
 from pointsman.api.protocol.names import Role
 from pointsman.planner.core.decide import decide
@@ -20,7 +20,6 @@ from pointsman.planner.simulator.baselines.static import static
 from pointsman.planner.simulator.simulate import simulate
 from pointsman.planner.simulator.types import Simulation, Trace
 
-SPEEDS: Final = ("simulator, ", "decide(), ")  # how the names of these rows begin
 PROMPTS: Final = {"": "prompt_tokens=4000", ", most prompts local": "prompt_tokens=600,length_cv=1"}
 TICKS: Final = 200
 
