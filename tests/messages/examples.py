@@ -78,6 +78,7 @@ _BY_NAME: Final[dict[str, tuple[Any, ...]]] = {
     "phase": ("Failed",),
     "plan": ("chat-00001",),
     "pod": ("chat-gateway-7c9d-x2x4z",),
+    "pods": (("chat-gateway-7c9d-x2x4z",), tuple(f"chat-gateway-7c9d-{n}" for n in range(5))),
     "policy": ("default",),
     "progress": ("prefill 1 of 2, decode 2 of 2",),
     "reason": ("ScaleDown", "ServiceDeleted"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -387,6 +388,7 @@ async def test_a_worker_keeps_its_new_role_for_as_long_whatever_becomes_of_the_p
 
 
 EVERY_S, RATE_PER_S = 15.0, 4.0
+PROMETHEUS = {"prometheusUrl": "http://p:9090", "staleAfterSeconds": 40}
 
 
 def scraped(gateways: int, lost: Callable[[], str] = str) -> Callable[[str, float], Vector]:
@@ -414,8 +416,7 @@ def scraped(gateways: int, lost: Callable[[], str] = str) -> Callable[[str, floa
 async def test_requests_are_counted_once_however_many_gateways_prometheus_reads_one_after_the_other(
     gateways: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    metrics = {"prometheusUrl": "http://p:9090", "staleAfterSeconds": 40}
-    scenario = Scenario({"metrics": metrics}, gateways=gateways, vector=scraped(gateways))
+    scenario = Scenario({"metrics": PROMETHEUS}, gateways=gateways, vector=scraped(gateways))
     began_s = scenario.hands.now().timestamp()
     await scenario.run(monkeypatch, lambda: len(scenario.seen) > 20)
     lasted_s = scenario.hands.now().timestamp() - began_s
@@ -429,14 +430,79 @@ async def test_a_gateway_that_prometheus_cannot_read_freezes_nothing_before_its_
     def lost() -> str:
         return "g1" if len(scenario.seen) > 6 else ""
 
-    metrics = {"prometheusUrl": "http://p:9090", "staleAfterSeconds": 40}
-    scenario = Scenario({"metrics": metrics}, gateways=3, vector=scraped(3, lost))
+    scenario = Scenario({"metrics": PROMETHEUS}, gateways=3, vector=scraped(3, lost))
     await scenario.run(monkeypatch, lambda: len(scenario.seen) > 8 and scenario.seen[-1].age_s > 40)
     old = [seen for seen in scenario.seen if seen.old_pages]
     assert [seen.load is not None and seen.load.arrivals_per_s for seen in old] == [3 * RATE_PER_S] * len(old)
     assert 2 <= len([seen for seen in old if seen.age_s <= 40]) <= 4, "one for each round of scrapes"
     windows = [(b.at_s - a.at_s, b.window_s) for a, b in itertools.pairwise(scenario.seen) if b.old_pages]
     assert all(window_s <= since_s for since_s, window_s in windows), windows
+
+
+def conditions(scenario: Scenario) -> list[tuple[str, str]]:
+    """That were written: (reason, message)."""
+    every = [body["status"]["conditions"][0] for body in scenario.api.applied if body["status"]["conditions"]]
+    return [(each["reason"], each["message"]) for each in every]
+
+
+@pytest.mark.parametrize("before", [1, 3])
+async def test_a_gateway_that_is_added_freezes_nothing_until_prometheus_has_read_it_twice(
+    before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the HorizontalPodAutoscaler adds one; its requests are counted from its first page on."""
+    added_s: list[float] = []
+
+    def over() -> bool:
+        if len(scenario.seen) > 20 and not added_s:
+            scenario.gateways = before + 1
+            added_s.append(scenario.hands.passed_s)
+        return len(scenario.seen) > 30
+
+    def not_found_yet() -> str:
+        return "" if added_s and scenario.hands.passed_s > added_s[0] + EVERY_S else f"g{before}"
+
+    scenario = Scenario({"metrics": PROMETHEUS}, gateways=before, vector=scraped(before + 1, not_found_yet))
+    await scenario.run(monkeypatch, over)
+    known = scenario.seen[next(n for n, seen in enumerate(scenario.seen) if seen.age_s <= 40) :]
+    assert all(seen.load is not None and seen.age_s <= 40 and not seen.unreadable_gateways for seen in known)
+    new = [seen for seen in known if seen.new_gateways]
+    assert 1 <= len(new) <= 4, "two pages of it, at which the others' loads are decided on once"
+    assert [(seen.load.arrivals_per_s, seen.gateways, seen.unread) for seen in new if seen.load is not None] == [
+        (before * RATE_PER_S, before + 1, 1)
+    ] * len(new)
+    after = known[known.index(new[-1]) + 1 :]
+    assert len(after) > 3 and all(seen.load.arrivals_per_s == (before + 1) * RATE_PER_S for seen in after if seen.load)
+    since_s = [later.at_s - earlier.at_s for earlier, later in itertools.pairwise(known)]
+    assert min(since_s) >= 10, "each page is decided on once"
+    assert [reason for reason, _ in conditions(scenario)][-1] == "Planning"
+    assert len(conditions(scenario)) <= 2, "it flips only at the start"
+
+
+async def test_a_gateway_that_can_never_be_read_is_named_and_the_others_are_planned_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As behind a NetworkPolicy, from the beginning on."""
+    scenario = Scenario({"metrics": PROMETHEUS}, gateways=3, vector=scraped(3, lambda: "g1"))
+    await scenario.run(monkeypatch, lambda: len(scenario.seen) > 40 and scenario.seen[-1].age_s <= 40)
+    began_s = scenario.seen[0].at_s
+    known = [seen for seen in scenario.seen if seen.at_s - began_s > 45]
+    assert known and all(seen.unreadable_gateways == ("g1",) and seen.age_s <= 40 for seen in known)
+    assert all(seen.load is not None and seen.load.arrivals_per_s == 2 * RATE_PER_S for seen in known)
+    assert all(seen.unread == 1 and seen.gateways == 3 and seen.gateways_age_s == math.inf for seen in known)
+    assert [seen for seen in scenario.seen if seen.at_s - began_s <= 40 and seen.age_s <= 40] == [], (
+        "at first a part of the load would look like all of it"
+    )
+    (_, _), (reason, message) = conditions(scenario)
+    assert reason == "GatewayUnreadable"
+    assert message.startswith("The metrics of g1 cannot be read, so a part of the load is not known.")
+    last = await memory.load_last(scenario.api, *KEY, "new")  # type: ignore[arg-type]
+    assert isinstance(last, memory.Last) and message in last.decision.message
+
+
+async def test_without_any_gateway_that_can_be_read_nothing_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = Scenario({"metrics": PROMETHEUS}, vector=scraped(1, lambda: "g0"))
+    await scenario.run(monkeypatch, lambda: len(scenario.seen) > 40)
+    assert all(seen.load is None and seen.age_s == math.inf for seen in scenario.seen)
 
 
 async def test_a_client_of_prometheus_is_closed_when_the_policy_names_another_one_or_none(

@@ -17,7 +17,8 @@ from pointsman.planner import memory
 from pointsman.planner.cluster import Cluster, Target
 from pointsman.planner.core import plan_ledger
 from pointsman.planner.core.decide import decide
-from pointsman.planner.core.messages.decisions import first_reading
+from pointsman.planner.core.messages.decisions import first_reading, unreadable_gateways
+from pointsman.planner.core.messages.words import sentences
 from pointsman.planner.core.metrics.observe import Reading, Seen, counted_once, observation
 from pointsman.planner.core.routing.publication import changes, is_due
 from pointsman.planner.core.types import (
@@ -38,7 +39,7 @@ from pointsman.planner.scraper import Scraper
 from pointsman.planner.season_history import with_history
 from pointsman.planner.service_health import Findings, ServiceHealth
 from pointsman.planner.service_record import ServiceRecord
-from pointsman.planner.source import reading_within
+from pointsman.planner.source import Unread, reading_within
 from pointsman.planner.steady_time import SteadyTime
 from pointsman.process.clock import Clock
 from pointsman.serving.flow_control import UNBOUNDED, FlowBounds
@@ -61,11 +62,12 @@ class _Subject:
 
 @dataclass(frozen=True, slots=True)
 class _Pods:
-    """Its pods, and the pages that were read of them. ``gateways``: names of their targets."""
+    """Its pods, and the pages that were read of them. ``gateways``: pods by the names of their targets; ``age_s``: of
+    the oldest page of a gateway that was read twice."""
 
     workers: Sequence[tuple[Target | None, Worker]]
     encoders: Sequence[tuple[Target | None, Worker]]
-    gateways: Sequence[str]
+    gateways: Mapping[str, str]
     source: Scraper | PrometheusReadings
     age_s: float
 
@@ -112,21 +114,22 @@ class Evaluator:
 
         # 1. Read the pods.
         pods = await self._read_pods(subject)
-        if record.source.is_repeated(pods.source, pods.gateways, settings.stale_after_s):
+        if record.source.is_repeated(pods.source, list(pods.gateways), settings.stale_after_s):
             return settings.interval_s
 
         # 2. Observe.
         at_s, readings = self._time.now_s(), pods.readings()
+        unread = record.source.unread(readings, at_s, settings.stale_after_s)
         plans = record.plans.known()
         in_force = _InForce(plans, plan_ledger.asked_of_a_person(plans), record.routing.in_force(service))
-        observed = await self._observe(subject, pods, in_force, at_s, readings)
+        observed = await self._observe(subject, pods, in_force, at_s, readings, unread)
 
         # 3. Decide.
         base, unknown_table = await self._tables.base(policy)
         await self._read_history(subject, pods, at_s)
         state, decision, next_tick = await asyncio.to_thread(decide, record.state, observed, settings, at_s, base)
         record.state = state
-        decision = _without_first_reading(subject, pods, observed, decision, at_s, readings)
+        decision = _with_unread(subject, pods, observed, decision, unread)
         self._show(subject, observed, decision)
 
         # 4. Publish the routing numbers. A refusal of them must delay neither the layout nor the saved state.
@@ -140,7 +143,8 @@ class Evaluator:
         # 6. Report the condition. An evaluation makes at most three writes: after a plan, the next one reports it.
         if not record.has_unsaved_plan:
             problem = pods.source.problem if isinstance(pods.source, PrometheusReadings) else None
-            await self._health.report(key, service, record, Findings(decision, settings, unknown_table, problem))
+            lost = observed.unreadable_gateways
+            await self._health.report(key, service, record, Findings(decision, settings, unknown_table, problem, lost))
         return next_tick.after_s
 
     # --- 1, 2: read and observe ---
@@ -153,9 +157,9 @@ class Evaluator:
         of_workers = [target for target, _ in (*workers, *encoders) if target is not None]
         targets = {f"{prefix}{target.key}": target for target in (*of_workers, *gateways)}
         source = await subject.record.source.read(key[0], subject.policy, targets)
-        names = [f"{prefix}{target.key}" for target in gateways]
-        age_s = max((source.age_s(name) for name in names), default=float("inf"))
-        return _Pods(workers, encoders, names, source, age_s)
+        named = {f"{prefix}{target.key}": target.pod.metadata.name for target in gateways}
+        read = [name for name in named if source.reading(name) is not None] or named
+        return _Pods(workers, encoders, named, source, max(map(source.age_s, read), default=float("inf")))
 
     async def _observe(
         self,
@@ -164,6 +168,7 @@ class Evaluator:
         in_force: _InForce,
         at_s: float,
         readings: Mapping[str, Reading | None],
+        unread: Unread,
     ) -> Observation:
         record, settings, asked = subject.record, subject.settings, in_force.asked
         awaiting = _layout_of(asked) if asked is not None and not _is_of_encode(asked, pods.workers) else None
@@ -172,7 +177,14 @@ class Evaluator:
             observation,
             at_s=at_s,
             age_s=pods.age_s,
-            gateways=[reading or Reading({}, None, 0.0) for reading in readings.values()],
+            # Before all were read once, a part of the load would look like all of it.
+            gateways=[
+                reading or Reading({}, None, 0.0)
+                for name, reading in readings.items()
+                if reading is not None or name in unread.first
+            ],
+            new_gateways=len(unread.new),
+            unreadable_gateways=tuple(pods.gateways[name] for name in unread.late),
             workers=_seen_workers(subject, pods, at_s),
             routing=_routing(in_force.routing),
             objectives=settings.objectives,
@@ -313,21 +325,15 @@ def _seen_encoders(subject: _Subject, pods: _Pods) -> list[Seen]:
     ]
 
 
-def _without_first_reading(
-    subject: _Subject,
-    pods: _Pods,
-    observed: Observation,
-    decision: Decision,
-    at_s: float,
-    readings: Mapping[str, Reading | None],
-) -> Decision:
-    """Metrics that are too old because a gateway was read only once: that is no fault, but too little data."""
+def _with_unread(subject: _Subject, pods: _Pods, observed: Observation, decision: Decision, unread: Unread) -> Decision:
+    """Where gateways were not read twice: that is no fault at first, but too little data; later it is said."""
+    if decision.reason is not Reason.STALE_METRICS:
+        lost = observed.unreadable_gateways
+        return replace(decision, message=sentences(decision.message, unreadable_gateways(lost))) if lost else decision
     unreadable = any(pods.source.failed(name) for name in pods.gateways) or any(
         worker.condition is WorkerCondition.UNREACHABLE for worker in observed.workers
     )
-    stale_after_s = subject.settings.stale_after_s
-    is_first = subject.record.source.is_first_look(readings, at_s, stale_after_s) and pods.age_s <= stale_after_s
-    if decision.reason is Reason.STALE_METRICS and is_first and not unreadable:
+    if unread.first and not unreadable:
         return replace(decision, reason=Reason.NOT_ENOUGH_DATA, message=first_reading("gateway"))
     return decision
 

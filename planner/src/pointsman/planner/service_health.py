@@ -13,6 +13,7 @@ from pointsman.kube.errors import KubeError
 from pointsman.kube.pods import ServiceKey
 from pointsman.planner import loops
 from pointsman.planner.cluster import Cluster
+from pointsman.planner.core.messages import decisions
 from pointsman.planner.core.messages import health as messages
 from pointsman.planner.core.types import Decision, Objectives, Policy, Reason
 from pointsman.planner.core.unreachable_objectives import out_of_reach, same_share, unreachable_share
@@ -28,12 +29,14 @@ _OUT_OF_REACH: Final = (False, PlannerHealth.OBJECTIVES_OUT_OF_REACH)
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Of one evaluation. ``unknown_table`` and ``prometheus_problem``: a sentence, None if there is no such problem."""
+    """Of one evaluation. ``unknown_table`` and ``prometheus_problem``: a sentence, None if there is no such problem;
+    ``unreadable_gateways``: pods."""
 
     decision: Decision
     settings: Policy
     unknown_table: str | None
     prometheus_problem: str | None
+    unreadable_gateways: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +144,9 @@ def _verdict(name: str, record: ServiceRecord, found: Findings) -> _Verdict | No
         if problem is not None:
             return _Verdict(False, PlannerHealth.PROMETHEUS_UNREACHABLE, problem, of=problem)
         return _Verdict(False, PlannerHealth.STALE_METRICS, decision.message)
+    if found.unreadable_gateways:
+        unread = decisions.unreadable_gateways(found.unreadable_gateways)
+        return _Verdict(False, PlannerHealth.GATEWAY_UNREADABLE, unread, of=unread)
     if found.unknown_table is not None:
         return _Verdict(False, PlannerHealth.UNKNOWN_TABLE, found.unknown_table, of=found.unknown_table)
     missed = out_of_reach(decision, objectives, said=was_out_of_reach, tuning=found.settings.tuning)

@@ -1,6 +1,7 @@
 """Reading pods: their own /metrics, or the Prometheus that the policy names."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
 from pointsman.planner.cluster import Target
@@ -10,6 +11,16 @@ from pointsman.planner.prometheus import Prometheus, PrometheusReadings
 from pointsman.planner.prometheus_secrets import PrometheusSecrets
 from pointsman.planner.scraper import Scraper
 from pointsman.process.clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Gateways of which there are no two pages yet: those that were there from the ``first`` look on, for as long as
+    metrics may be old; ``new`` ones, which came later, for as long; and those that should have been read by now."""
+
+    first: tuple[str, ...] = ()
+    new: tuple[str, ...] = ()
+    late: tuple[str, ...] = ()
 
 
 class Source:
@@ -34,8 +45,10 @@ class Source:
         self._prometheus_urls = prometheus_urls
         self._clock = clock
         self._prometheus: PrometheusReadings | None = None
+        self._url: str | None = None  # of Prometheus, at the last look
         self._pages_s: dict[str, float | None] = {}  # Unix times of the pages that were decided on
         self._since_s: dict[str, float] = {}  # since when each pod is there
+        self._was_whole = False  # all gateways were read, but for those that cannot be
 
     async def read(
         self, namespace: str, policy: PlannerPolicy, targets: dict[str, Target]
@@ -43,6 +56,8 @@ class Source:
         """Look at the pods; ``targets`` by name."""
         metrics = policy.spec.metrics
         url = metrics.prometheus_url
+        if url != self._url:
+            self._url, self._since_s = url, {}  # by this source nothing was read before
         if url is None:
             self.close()
             self._scraper.keep(set(targets), self._prefix)
@@ -84,6 +99,7 @@ class Source:
         """
         if not isinstance(source, PrometheusReadings):
             return False
+        names = [name for name in names if source.reading(name) is not None] or names  # others are in no decision
         pages_s = {name: source.page_s(name) for name in names}
         age_s = max((source.age_s(name) for name in names), default=float("inf"))
         awaited = [name for name in names if not source.failed(name)] or names
@@ -91,6 +107,15 @@ class Source:
             return True
         self._pages_s = pages_s
         return False
+
+    def unread(self, readings: Mapping[str, Reading | None], at_s: float, stale_after_s: float) -> Unread:
+        """Which gateways were not read twice. ``readings`` of all that are ready."""
+        self._since_s = {name: self._since_s.get(name, at_s) for name in readings}
+        missing = [name for name, reading in readings.items() if reading is None]
+        late = tuple(name for name in missing if at_s - self._since_s[name] > stale_after_s)
+        waiting = tuple(name for name in missing if name not in late)
+        self._was_whole = len(missing) < len(readings) and (self._was_whole or not waiting)
+        return Unread(new=waiting, late=late) if self._was_whole else Unread(first=waiting, late=late)
 
     def is_first_look(self, readings: Mapping[str, Reading | None], at_s: float, stale_after_s: float) -> bool:
         """Whether a pod that says nothing yet is there since a moment ago: two looks make a rate.

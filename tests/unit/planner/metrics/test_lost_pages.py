@@ -6,6 +6,7 @@ Three gateways and five workers, each with a page of its own, from which observa
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain, combinations
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -29,7 +30,8 @@ from pointsman.planner.core.types import (
     Worker,
     WorkerCondition,
 )
-from unit.planner.scenes import LLAMA_8B_H100
+from unit.planner.scenes import LLAMA_8B_H100, LONG, observed
+from unit.planner.scenes import POLICY as SMALL
 
 GATEWAYS = ("g0", "g1", "g2")
 WORKERS = ("p0", "p1", "d0", "d1", "d2")
@@ -58,14 +60,16 @@ class Fleet:
     read_s: dict[str, float] = field(default_factory=dict)
     before: Observation | None = None
     lost: Collection[str] = ()
+    hidden: Mapping[str, float] = field(default_factory=dict)  # gateways that were never read, and since when
     at_s: float = 0.0
 
     def go(self, per_s: Mapping[str, float], lost: Collection[str]) -> None:
         """Requests come to gateways, and all targets but the ``lost`` are read."""
         self.at_s, self.lost = self.at_s + LOOK_S, lost
         shown: dict[str, Page] = {}
+        for name, rate in per_s.items():
+            self.requests[name] = self.requests.get(name, 0.0) + rate * LOOK_S
         for name in GATEWAYS:
-            self.requests[name] += per_s[name] * LOOK_S
             shown[name] = gateway(self.requests[name])
         answered, running = sum(self.requests.values()), sum(per_s.values())
         shown |= {name: worker(name, answered, running) for name in WORKERS}
@@ -91,7 +95,9 @@ class Fleet:
             )
             for name in WORKERS
         ]
+        late = tuple(name for name, since_s in self.hidden.items() if self.at_s - since_s > POLICY.stale_after_s)
         found = observation(
+            new_gateways=len(self.hidden) - len(late), unreadable_gateways=late,
             at_s=self.at_s, age_s=max(self.at_s - self.read_s[name] for name in GATEWAYS),
             gateways=[readings[name] for name in GATEWAYS], workers=workers, routing=RoutingNumbers(512, 32),
             objectives=POLICY.objectives, plan_in_progress=False,
@@ -140,8 +146,8 @@ def settled(per_s: float) -> tuple[Fleet, State]:
     return fleet, state
 
 
-def looked(fleet: Fleet, state: State, mode: Mode = Mode.ACTIVE) -> tuple[State, Decision]:
-    state, decision, _ = decide(state, fleet.seen(), replace(POLICY, mode=mode), fleet.at_s, LLAMA_8B_H100)
+def looked(fleet: Fleet, state: State, mode: Mode = Mode.ACTIVE, policy: Policy = POLICY) -> tuple[State, Decision]:
+    state, decision, _ = decide(state, fleet.seen(), replace(policy, mode=mode), fleet.at_s, LLAMA_8B_H100)
     return state, decision
 
 
@@ -258,3 +264,78 @@ def test_a_worker_that_can_never_be_read_keeps_others_for_some_minutes_and_not_f
     fleet.go(evenly(1.0), ("d0", "g1"))
     _, decision = looked(fleet, state)
     assert not decision.changes_layout, "a page that was there a moment ago is waited for"
+
+
+SWITCHING = replace(POLICY, role_switch=True)
+MINUTES = 60  # looks: many times ``staleAfterSeconds``, and the window of scale-in
+
+
+def beside_hidden(per_s: float, share: float) -> dict[str, float]:
+    """A gateway that is added takes this ``share`` of the load."""
+    return {**evenly(per_s * (1 - share)), "g3": per_s * share}
+
+
+@given(share=st.floats(0.05, 1.0), per_s=st.sampled_from(sorted(SETTLED)))
+@settings(max_examples=20)
+def test_what_a_gateway_got_that_was_never_read_is_no_reason_to_remove_a_worker_or_to_switch_one(
+    share: float, per_s: float
+) -> None:
+    """However much it is, for as long as it lasts."""
+    before, state = SETTLED[per_s]
+    whole, part = copied(before), replace(copied(before), hidden={"g3": before.at_s})
+    whole_state = part_state = state
+    for look in range(MINUTES):
+        part.go(beside_hidden(per_s, share), ())
+        part_state, of_some = looked(part, part_state, policy=SWITCHING)
+        assert of_some.reason not in (Reason.STALE_METRICS, Reason.NOT_ENOUGH_DATA)
+        assert of_some.prefill >= 2 and of_some.decode >= 3 and not of_some.switches, (look, of_some.message)
+        if look < 7:
+            whole.go(evenly(per_s), ())
+            whole_state, of_all = looked(whole, whole_state, policy=SWITCHING)
+            needed, needs = dict(of_all.inputs), dict(of_some.inputs)
+            assert all(needs[name] >= needed[name] - 1 for name in NEEDS), "it is taken to be as it was"
+
+
+@pytest.mark.parametrize("since_s", [0.0, 60.0], ids=["new", "unreadable"])
+def test_beside_a_gateway_that_was_never_read_what_is_known_scales_out(since_s: float) -> None:
+    before, state = SETTLED[8.0]
+    fleet = replace(copied(before), hidden={"g3": before.at_s - since_s})
+    for _ in range(7):
+        fleet.go({**evenly(40.0), "g3": 0.0}, ())
+        state, decision = looked(fleet, state)
+        if decision.prefill > 2:
+            break
+    assert decision.prefill > 2, decision.message
+
+
+def test_when_a_new_gateway_is_read_at_last_its_load_is_no_rise() -> None:
+    """Until then it is taken to be as it was, so that nobody is started for it."""
+    before, state = SETTLED[8.0]
+    fleet = replace(copied(before), hidden={"g3": before.at_s})
+    for _ in range(7):
+        fleet.go(beside_hidden(8.0, 0.5), ())
+        state, _ = looked(fleet, state)
+        assert state.forecaster.expected(0.0) == pytest.approx(8.0, rel=0.1)
+    fleet.hidden = {}
+    for _ in range(20):
+        fleet.go(evenly(8.0), ())
+        state, decision = looked(fleet, state)
+        assert state.forecaster.expected(20.0) == pytest.approx(8.0, rel=0.1)
+        assert decision.prefill <= 2 and decision.decode <= 3, decision.message
+
+
+@pytest.mark.parametrize("hidden", [{"new_gateways": 1}, {"unreadable_gateways": ("g3",)}], ids=str)
+def test_a_switch_waits_until_the_whole_load_is_known_but_for_a_role_without_any_worker(hidden: dict[str, Any]) -> None:
+    """Of the rest nobody knows which of the roles it needs."""
+
+    def switched(decode: int, **more: Any) -> list[Decision]:
+        state, decisions = State(), []
+        for look in range(12):
+            seen = observed(LOOK_S * look, LONG, 6 - decode, decode, **more)
+            state, decision, _ = decide(state, seen, SMALL, seen.at_s, LLAMA_8B_H100)
+            decisions.append(decision)
+        return [decision for decision in decisions if decision.switches]
+
+    assert switched(4)
+    assert switched(4, **hidden) == []
+    assert switched(6, **hidden)

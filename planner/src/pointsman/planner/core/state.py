@@ -61,8 +61,11 @@ def learn(
     window_s = observation.window_s
     leads = seen_starting(state, observation, policy)
     lengths = state.lengths.observe(load, window_s, observation.at_s, policy.tuning)
+    arrivals_per_s = load.arrivals_per_s
+    if observation.new_gateways and state.forecaster.trend is not None:
+        arrivals_per_s = max(arrivals_per_s, state.forecaster.trend.level)  # what new gateways got is not counted yet
     forecaster = state.forecaster.observe(
-        load.arrivals_per_s * window_s, window_s, observation.at_s, leads.lead_s(policy.start_s), policy.tuning
+        arrivals_per_s * window_s, window_s, observation.at_s, leads.lead_s(policy.start_s), policy.tuning
     )
     season = state.season.observe(window_s, observation.at_s, forecaster, horizon_s(state, policy), policy.tuning)
     known, samples = model_of(state, base, policy.tuning), list(observation.samples)

@@ -90,6 +90,11 @@ def switches_now(source: Role, observation: Observation, policy: Policy, history
 def against_switch(switch: Switch, observation: Observation, policy: Policy, history: History) -> Wait | None:
     """Why this switch must wait or cannot be; None if it may go ahead."""
     now_s, most = observation.at_s, _most(observation, policy)
+    # Needs are of the part of the load that is known, and the rest may be of another kind. A role without any worker
+    # gets one all the same.
+    if observation.unread_gateways and min(observation.serving_layout) > 0:
+        waits_s = math.inf if observation.unreadable_gateways else policy.stale_after_s
+        return Wait(guards.unread_gateways(observation.unread_gateways), waits_s)
     recent = _recent(history, switch.target, now_s)
     if (beyond := len(recent) + switch.count - most) > 0:
         ended_s = sorted(r.at_s for r in recent)[beyond - 1] if beyond <= len(recent) else math.inf

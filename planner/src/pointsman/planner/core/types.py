@@ -174,6 +174,8 @@ class Observation:
     worker_gpus: int = 1  # of one that would be started
     pods_start_s: float | None = None  # what workers took until they served, by their pods; None: no pod shows it
     gateways: int = 1  # that share the requests
+    new_gateways: int = 0  # of these, that were not read twice yet and will be: their requests are not in the load …
+    unreadable_gateways: tuple[str, ...] = ()  # … and pods that should have been by now
     old_pages: int = 0  # of gateways or a group's manager, that stand for newer ones which could not be read
     long_unread: int = 0  # workers of which no page could be read for so long that nobody waits for one
     gateways_age_s: float | None = None  # of the oldest page; infinite: one was never read; None: nobody says
@@ -188,7 +190,13 @@ class Observation:
     def unread(self) -> int:
         """Pages that could not be read at this look, but were lately. What they would show is taken to be as it was."""
         conditions = [w.condition for w in self.workers] + [w.condition for w in self.encode_workers]
-        return self.old_pages + max(0, conditions.count(WorkerCondition.UNREACHABLE) - self.long_unread)
+        workers = max(0, conditions.count(WorkerCondition.UNREACHABLE) - self.long_unread)
+        return self.old_pages + self.unread_gateways + workers
+
+    @property
+    def unread_gateways(self) -> int:
+        """Gateways whose part of the load is not known. Above 0 the load is at least what is seen of it."""
+        return self.new_gateways + len(self.unreadable_gateways)
 
     @property
     def gpus_each(self) -> int:

@@ -17,7 +17,7 @@ def withdrawal(state: State, decision: Decision, observation: Observation, polic
     Any look at which a layout is wanted, this or another, or at which nothing is known, begins the time anew.
     """
     asked = observation.awaiting_approval
-    if asked is None or not _content(decision, asked):
+    if asked is None or not _content(decision, asked) or observation.unread_gateways:
         return replace(state, unwanted_s=None), decision
     # What was looked at counts, not what has passed: while nobody looked it may have been wanted.
     unwanted_s = 0.0 if state.unwanted_s is None else state.unwanted_s + observation.window_s

@@ -1,9 +1,13 @@
 """Why nothing is changed, and what becomes of a plan that awaits approval."""
 
 import math
+from collections.abc import Sequence
+from typing import Final
 
 from pointsman.planner.core.messages.words import are, quantity, sentences
 from pointsman.planner.core.types import Layout
+
+MOST_NAMED: Final = 3
 
 
 def load_unreadable() -> str:
@@ -16,6 +20,15 @@ def metrics_stale(age_s: float, at_most_s: float) -> str:
     if math.isinf(age_s):
         return "the metrics of a gateway or of half of the workers were never read, so nothing is changed"
     return f"the metrics are {age_s:.0f} s old (at most {at_most_s:.0f} s): nothing is changed"
+
+
+def unreadable_gateways(pods: Sequence[str]) -> str:
+    """Of these gateways no two pages could be read for so long that nobody waits for them."""
+    which = ", ".join(pods[:MOST_NAMED]) + (f" and {len(pods) - MOST_NAMED} more" if len(pods) > MOST_NAMED else "")
+    return sentences(
+        f"the metrics of {which} cannot be read, so a part of the load is not known",
+        "until they can be, no worker is removed and no role is switched",
+    )
 
 
 def first_reading(target: str) -> str:

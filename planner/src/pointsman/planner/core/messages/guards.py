@@ -9,6 +9,11 @@ def evaluations(seen: int, needed: int) -> str:
     return f"needed in {seen} of {quantity(needed, 'evaluation')}"
 
 
+def unread_gateways(gateways: int) -> str:
+    """A part of the load is not known."""
+    return f"the requests of {quantity(gateways, 'gateway')} are not known"
+
+
 def switches_in_window(switches: int, most: int) -> str:
     """Too many lately."""
     return f"{quantity(switches, 'switch', 'switches')} in the last 10 minutes, at most {most} {are(most)} allowed"

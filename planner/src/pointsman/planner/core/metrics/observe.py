@@ -119,36 +119,45 @@ def observation(
     routing: RoutingNumbers,
     objectives: Objectives,
     plan_in_progress: bool,
+    new_gateways: int = 0,
+    unreadable_gateways: tuple[str, ...] = (),
     awaiting_approval: Layout | None = None,
     worker_gpus: int = 1,
     pods_start_s: float | None = None,
     encoders: Sequence[Seen] = (),
     encode_replicas: int | None = None,
 ) -> Observation:
-    """Everything about one service now. ``age_s``: age of the oldest gateway reading; ``worker_gpus``: of one worker,
-    also where none is there; ``pods_start_s``: see
-    ``Observation``; ``encode_replicas``: that are asked for, None where there is no encode pool."""
+    """Everything about one service now. ``age_s``: age of the oldest gateway reading; ``gateways``: those that were
+    read twice, beside the two kinds of others, for which see ``Observation``; ``worker_gpus``: of one worker, also
+    where none is there; ``pods_start_s``: see ``Observation``; ``encode_replicas``: that are asked for, None where
+    there is no encode pool."""
     live = [reading for reading in gateways if reading.page is not None and reading.seconds > 0]
     window_s = min((reading.seconds for reading in live), default=0.0)
     shown = tuple(_worker(seen) for seen in workers)
     readings = [s.reading for s in workers if s.reading is not None and s.reading.page is not None]
+    load = _load(live, workers) if live else None
+    unread = new_gateways + len(unreadable_gateways)
+    if load is not None and unread:
+        load = replace(load, ended_per_s=None)  # engines know who decodes, but not all of those who ended are counted
     return Observation(
         at_s=at_s,
         window_s=window_s,
         age_s=float("inf") if len(live) < len(gateways) or not gateways else max(age_s, _half_unread_s(workers)),
         workers=shown,
         routing=routing,
-        load=_load(live, workers) if live else None,
+        load=load,
         service=_service(live, workers, objectives) if live else None,
         samples=tuple(_samples(workers)),
         kv_capacity_tokens=_kv_capacity(readings),
         max_sequences=_max_sequences(readings),
         worker_gpus=max(1, worker_gpus),
         pods_start_s=pods_start_s,
-        gateways=max(1, len(gateways)),
+        gateways=max(1, len(gateways) + unread),
+        new_gateways=new_gateways,
+        unreadable_gateways=unreadable_gateways,
         old_pages=sum(reading.is_old for reading in gateways),
         long_unread=sum(_is_long_unread(seen) for seen in workers),
-        gateways_age_s=age_s,
+        gateways_age_s=float("inf") if unreadable_gateways else age_s,
         workers_age_s=_oldest_s(workers),
         plan_in_progress=plan_in_progress,
         awaiting_approval=awaiting_approval,
