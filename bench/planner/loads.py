@@ -60,7 +60,8 @@ class Load(BaseModel):
     """A service of Llama 3.1 8B on one GPU a worker, what comes to it, and what is measured.
 
     ``kappa``: how many times as slow as the table the true engine is, in prefill and in decode. ``first_start_s``: what
-    starts of the first workers took, as their pods show it. ``told``: the policy says what a start takes.
+    starts of the first workers took, as their pods show it. ``told``: the policy says what a start takes. ``table``:
+    the planner has a performance table. ``interval_s``: from one evaluation to the next, as by Prometheus' scrapes.
     ``median_prompt_tokens``: prompts are of log-normal length. ``remembered_tokens``: the planner remembers prompts and
     outputs of this length from before a pause. ``target``: share within objectives, of requests after
     ``judged_from_s``. ``most_lost``: share that may be less than that of the load ``beside``, or of the causal
@@ -80,6 +81,8 @@ class Load(BaseModel):
     start_s: float = LEADS.start_s
     first_start_s: float | None = None
     told: bool = False
+    table: bool = True
+    interval_s: float = 2.5
     faults: Faults = Faults()
     gateways: int = 1
     whole_answers_share: float = 0
@@ -117,6 +120,8 @@ class Load(BaseModel):
         scale_out = {"enabled": self.scaling, "leadSeconds": self.start_s if self.told else None}
         actions = {"scaleOut": scale_out, "scaleIn": {"enabled": self.scaling}}
         rules = policy(objectives, self.max_gpus, Bounds(1, self.most_of_a_role), actions)
+        stale_after_s = max(rules.stale_after_s, 2.5 * self.interval_s)
+        rules = replace(rules, interval_s=self.interval_s, stale_after_s=stale_after_s)
         return Service(self.arrivals(seed), simulation, rules)
 
     def arrivals(self, seed: int) -> Trace:

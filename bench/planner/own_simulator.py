@@ -139,6 +139,8 @@ class Cell:
             policy = replace(policy, scale_out=True, scale_in=True)
         if who.startswith(ABLATION):
             planner = without(who.removeprefix(f"{ABLATION} "))
+        elif who == OURS and not self.load.table:
+            planner = without("a table")
         else:
             planner = MAKERS[who]()
         if self.load.remembered_tokens is not None:

@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Final
 
 from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
-from pointsman.planner.core.encode.decision import shared, with_encode
+from pointsman.planner.core.encode.decision import add_encode_decision, shared
 from pointsman.planner.core.encode.queue import EncodeQueue
 from pointsman.planner.core.encode.target import EncodeMemory, EncodeTarget
 from pointsman.planner.core.layout.choose import layout
-from pointsman.planner.core.layout.stuck_starts import beside_stuck
+from pointsman.planner.core.layout.stuck_starts import add_stuck_workers
 from pointsman.planner.core.messages import decisions
 from pointsman.planner.core.prediction_score import Score
 from pointsman.planner.core.sizing.pool_targets import Targets
@@ -48,7 +48,7 @@ def plan_messages() -> Iterator[str]:
             state, decision = layout(state, observation, shares.policy, 100.0, shares.wanted, point())
         yield from _with_more(draw, decision, observation, policy)
         if policy.encode is not None:
-            more = with_encode(decision, EncodeMemory(), observation, policy, encode, shares)
+            more = add_encode_decision(decision, EncodeMemory(), observation, policy, encode, shares)
             yield from _with_more(draw, more, observation, policy)
 
 
@@ -56,7 +56,7 @@ def _with_more(draw: random.Random, decision: Decision, observation: Observation
     yield decision.message
     stuck = [Worker(f"x{n}", draw.choice(LANGUAGE_ROLES), WorkerCondition.STARTING) for n in range(draw.randint(1, 3))]
     more = replace(observation, workers=(*observation.workers, *stuck))
-    yield beside_stuck(decision, more, observation, policy).message
+    yield add_stuck_workers(decision, more, observation, policy).message
     if decision.changes_layout:
         yield decisions.awaits_approval(decision.message)
     else:

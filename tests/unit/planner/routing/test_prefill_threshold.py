@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fixtures.ladder import came_down
 from pointsman.planner.core.decide import decide
-from pointsman.planner.core.hysteresis import Rest
+from pointsman.planner.core.hysteresis import RaiseHoldoff
 from pointsman.planner.core.routing.prefill_threshold import threshold
 from pointsman.planner.core.sizing.operating_point import OperatingPoint, Prompts
 from pointsman.planner.core.state import State
@@ -40,7 +40,7 @@ def at_lengths(shortest: float, share: float, transfer_s_per_token: float = 0.0)
 
 def run(at: OperatingPoint, decode: int, start: int, world: World, looks: int, look_s: float = LOOK_S) -> list[int]:
     """The thresholds in force, from 64 times ``start`` on."""
-    tokens, rest = [64 * start], Rest()
+    tokens, rest = [64 * start], RaiseHoldoff()
     for look in range(looks):
         rate, attained, wait_ms = world(look, tokens[-1])
         service = Service(ttft_attainment=1.0, tpot_attainment=attained, prefill_queue_depth=0.0)

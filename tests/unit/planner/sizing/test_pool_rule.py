@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.planner.core.sizing.demand import Moment, Pool, kept_s
+from pointsman.planner.core.sizing.demand import DemandSnapshot, Pool, kept_s
 from pointsman.planner.core.sizing.operating_point import OperatingPoint
 from pointsman.planner.core.sizing.pool_targets import (
     Memory,
@@ -35,11 +35,11 @@ def moment(
     rate: float, there: tuple[int, int], at: OperatingPoint = PROMPTS, *, now_s: float = 1000.0, slope: float = 0.0,
     changed_s: float | None = None, fell_s: float | None = None, starting: tuple[tuple[float, ...], tuple[float, ...]]
     = ((), ()), waiting: float = 0.0, **other: Any,
-) -> Moment:  # fmt: skip
+) -> DemandSnapshot:  # fmt: skip
     """A rate that is known exactly; ``there`` serve, ``starting`` will in so many seconds. Without a lead no queue can
     build up until a new worker serves."""
     known = RateForecaster(Trend(rate, slope, 1e-9, 0.0, 1e-12), dispersion=1.0, changed_s=changed_s, fell_s=fell_s)
-    made = Moment(
+    made = DemandSnapshot(
         point=at, attainment=0.95, forecaster=known, prefill=Pool(there[0], starting[0]),
         decode=Pool(there[1], starting[1]), waiting=waiting, holds_back=False, most_queued=math.inf,
         window_s=TICK_S, now_s=now_s, lead_s=0.0, memory_s=KEEP_S, switchable=False,

@@ -9,14 +9,14 @@ from dataclasses import replace
 
 from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.plannerpolicy import Mode
-from pointsman.planner.core.encode.decision import shared, unplanned, with_encode
+from pointsman.planner.core.encode.decision import add_encode_decision, keep_encode_pool, shared
 from pointsman.planner.core.encode.target import EncodeTarget, target
 from pointsman.planner.core.engine.performance_model import PerformanceModel
 from pointsman.planner.core.engine.startup_time import with_pods_start
-from pointsman.planner.core.hysteresis import Rest
+from pointsman.planner.core.hysteresis import RaiseHoldoff
 from pointsman.planner.core.layout.choose import layout
 from pointsman.planner.core.layout.plan_withdrawal import withdrawal
-from pointsman.planner.core.layout.stuck_starts import beside_stuck, without_stuck
+from pointsman.planner.core.layout.stuck_starts import add_stuck_workers, exclude_stuck_workers
 from pointsman.planner.core.messages import decisions
 from pointsman.planner.core.prediction_score import Score
 from pointsman.planner.core.routing.flow_bounds import flow_bounds, queue_limit
@@ -24,7 +24,7 @@ from pointsman.planner.core.routing.prefill_threshold import threshold
 from pointsman.planner.core.routing.prefill_token_budget import prefill_token_budget
 from pointsman.planner.core.sizing.backlog import held, most_queued, prefill_wait_ms, waiting
 from pointsman.planner.core.sizing.demand import (
-    Moment,
+    DemandSnapshot,
     Pool,
     deviations,
     kept_s,
@@ -68,13 +68,13 @@ def decide(
         if load is not None:
             why = decisions.metrics_stale(observation.age_s, policy.stale_after_s)
         stays = _stay(observation, Reason.STALE_METRICS, why)
-        return _frozen(state, observation, policy, now_s), unplanned(stays, observation, policy), next_tick
+        return _frozen(state, observation, policy, now_s), keep_encode_pool(stays, observation, policy), next_tick
     # 2. Learn.
     state = seen_switching(learn(state, observation, load, policy, base), observation, policy)
     model = model_of(state, base, policy.tuning)
     if model is None or state.lengths.prompt_tokens is None:
         stays = _stay(observation, Reason.NOT_ENOUGH_DATA, decisions.nothing_measured())
-        return replace(state, unwanted_s=None), unplanned(stays, observation, policy), next_tick
+        return replace(state, unwanted_s=None), keep_encode_pool(stays, observation, policy), next_tick
     # 3. What one worker of each role can do.
     point = _point(state, observation, policy, model)
     state, encode = _encode(state, observation, policy, load, point)
@@ -82,7 +82,7 @@ def decide(
         # A mean over all requests: those without images have more time for their prefill, those with images less.
         point = replace(point, encode_s=encode.share * encode.mean_s)
     # 4. How many are wanted.
-    counted, within = without_stuck(state, observation, policy)
+    counted, within = exclude_stuck_workers(state, observation, policy)
     state, wanted = _targets(state, counted, within, load, point)
     shares = shared(encode, observation, within, wanted)
     within, wanted = shares.policy, shares.wanted
@@ -98,9 +98,9 @@ def decide(
         state = replace(state, unwanted_s=None)
     else:
         state, decision = layout(state, counted, within, now_s, wanted, point)
-        decision = _awaiting(beside_stuck(decision, observation, counted, policy), observation)
+        decision = _awaiting(add_stuck_workers(decision, observation, counted, policy), observation)
         state, decision = withdrawal(state, decision, observation, policy)
-    decision = with_encode(decision, state.encode, observation, policy, encode, shares)
+    decision = add_encode_decision(decision, state.encode, observation, policy, encode, shares)
     return state, _with_routing(decision, routing, policy), next_tick
 
 
@@ -192,7 +192,7 @@ def _targets(
             tuple(sorted([*starting, *[state.switch_leads.lead_s(policy.tuning)] * switching])),
         )
     season = seasonal(state, policy, now_s)
-    moment = Moment(
+    moment = DemandSnapshot(
         point=point,
         attainment=_goal(policy, point),
         forecaster=state.forecaster,
@@ -238,7 +238,7 @@ def _imagined(
     as_asked = Service(tpot_attainment=policy.objectives.attainment)
     seen = replace(observation, workers=workers, service=as_asked, old_pages=0, awaiting_approval=None)
     # What these decode workers can prefill beside their steps; what clients would get of it is not known.
-    _, routing = threshold(Rest(), seen, policy, point, rate_per_s, deviations(_goal(policy, point)), None)
+    _, routing = threshold(RaiseHoldoff(), seen, policy, point, rate_per_s, deviations(_goal(policy, point)), None)
     point = point.at_threshold(routing.max_local_prefill_tokens)
     fleet = fleet.with_queue(point, load.arrivals_per_s, observation.window_s, now_s)
     usual = policy.tuning.queued_per_worker * sum(fleet.serving(role, now_s) for role in LANGUAGE_ROLES)

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class RaiseHoldoff:
     """When a number last came down and back, and how long it rests since: 0 where it does not go to and fro."""
 
     lowered_s: float | None = None
     raised_s: float | None = None
     rest_s: float = 0.0
 
-    def lowered(self, now_s: float, first_s: float, most_s: float) -> "Rest":
+    def lowered(self, now_s: float, first_s: float, most_s: float) -> "RaiseHoldoff":
         """It comes down; one that came back lately will wait longer, at first ``first_s``, at most ``most_s``."""
         rest_s = self.rest_s
         if self.raised_s is not None and (self.lowered_s is None or self.raised_s > self.lowered_s):
@@ -23,7 +23,7 @@ class Rest:
             rest_s = min(max(2 * rest_s, first_s), most_s) if soon else 0.0
         return replace(self, lowered_s=now_s, rest_s=rest_s)
 
-    def raised(self, now_s: float) -> "Rest":
+    def raised(self, now_s: float) -> "RaiseHoldoff":
         """It goes back, or part of the way."""
         return replace(self, raised_s=now_s)
 

@@ -11,7 +11,7 @@ from pointsman.planner.core.engine.learned_model import LearnedModel, Learner, o
 from pointsman.planner.core.engine.performance_model import CorrectedModel, Correction, PerformanceModel
 from pointsman.planner.core.engine.startup_time import Leads
 from pointsman.planner.core.engine.switch_time import SwitchLeads
-from pointsman.planner.core.hysteresis import Rest
+from pointsman.planner.core.hysteresis import RaiseHoldoff
 from pointsman.planner.core.prediction_score import Score
 from pointsman.planner.core.sizing.pool_targets import Memory
 from pointsman.planner.core.tuning import SHIPPED, Tuning
@@ -45,7 +45,7 @@ class State:
     leads: Leads = field(default_factory=Leads)
     switch_leads: SwitchLeads = field(default_factory=SwitchLeads)
     memory: Memory = field(default_factory=Memory)
-    routing: Rest = field(default_factory=Rest)  # of the threshold
+    routing: RaiseHoldoff = field(default_factory=RaiseHoldoff)  # of the threshold
     score: Score = field(default_factory=Score)
     history: switch_guards.History = field(default_factory=switch_guards.History)
     wanting: Layout | None = None  # the switch the last ticks would have liked, as the layout after it

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from pointsman.planner.core.hysteresis import Rest, more_than_enough
+from pointsman.planner.core.hysteresis import RaiseHoldoff, more_than_enough
 from pointsman.planner.core.tuning import SHIPPED, Tuning
 
 LEAST: Final = 0.5  # twice as many workers as the model asks for
@@ -26,7 +26,7 @@ class Margin:
     attainment: float | None = None
     requests: float = 0.0
     enough_since_s: float | None = None
-    rest: Rest = field(default_factory=Rest)
+    rest: RaiseHoldoff = field(default_factory=RaiseHoldoff)
 
     def observe(
         self,

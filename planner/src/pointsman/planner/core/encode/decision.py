@@ -77,13 +77,13 @@ def _within(workers: int, observation: Observation, wanted: Targets) -> Targets:
     return replace(wanted, prefill=prefill, decode=max(1, workers - prefill))
 
 
-def unplanned(decision: Decision, observation: Observation, policy: Policy) -> Decision:
+def keep_encode_pool(decision: Decision, observation: Observation, policy: Policy) -> Decision:
     """The decision where the encode pool stays as it is: at its desired replicas, also while a worker is replaced."""
     asked = there(observation) if observation.encode_replicas is None else observation.encode_replicas
     return decision if policy.encode is None else replace(decision, encode=asked or None)
 
 
-def with_encode(
+def add_encode_decision(
     decision: Decision,
     memory: EncodeMemory,
     observation: Observation,
@@ -97,7 +97,7 @@ def with_encode(
     has = there(observation)
     if target is None:
         message = encoders.unchanged(decision.message, has > 0)
-        return unplanned(replace(decision, message=message), observation, policy)
+        return keep_encode_pool(replace(decision, message=message), observation, policy)
     # What prefill and decode have or get in this decision is theirs; the rest of the budget is for more that encode.
     left = policy.max_gpus - (decision.prefill + decision.decode) * observation.gpus_each
     stuck = len(memory.leads.stuck(observation.at_s, policy.start_s, policy.tuning))

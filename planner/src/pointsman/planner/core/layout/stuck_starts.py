@@ -8,7 +8,7 @@ from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Bounds, Decision, Observation, Policy, Reason
 
 
-def without_stuck(state: State, observation: Observation, policy: Policy) -> tuple[Observation, Policy]:
+def exclude_stuck_workers(state: State, observation: Observation, policy: Policy) -> tuple[Observation, Policy]:
     """The service and its limits without workers that do not start: they only take up budget, and get no requests."""
     names = state.leads.stuck(observation.at_s, policy.start_s, policy.tuning)
     if not names:
@@ -24,7 +24,7 @@ def without_stuck(state: State, observation: Observation, policy: Policy) -> tup
     return counted, replace(policy, max_gpus=gpus, prefill=left[Role.PREFILL], decode=left[Role.DECODE])
 
 
-def beside_stuck(decision: Decision, observation: Observation, counted: Observation, policy: Policy) -> Decision:
+def add_stuck_workers(decision: Decision, observation: Observation, counted: Observation, policy: Policy) -> Decision:
     """The decision in replicas: workers that do not start are among them until others serve in their place."""
     each, replicas = observation.gpus_each, [decision.prefill, decision.decode]
     stuck_workers: list[tuple[int, str, bool]] = []

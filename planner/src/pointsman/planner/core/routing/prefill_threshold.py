@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Final
 
 from pointsman.api.protocol.names import Role
-from pointsman.planner.core.hysteresis import Rest, more_than_enough
+from pointsman.planner.core.hysteresis import RaiseHoldoff, more_than_enough
 from pointsman.planner.core.sizing.operating_point import BUCKET_REACH, OperatingPoint
 from pointsman.planner.core.types import Objectives, Observation, Policy, RoutingNumbers
 from pointsman.serving.local_remote import DEFAULT_RULE
@@ -27,14 +27,14 @@ STEP_TOKENS: Final = 64  # numbers are multiples of this: a smaller change would
 
 
 def threshold(
-    rest: Rest,
+    rest: RaiseHoldoff,
     observation: Observation,
     policy: Policy,
     point: OperatingPoint,
     rate_per_s: float,
     deviations: float,
     prefill_wait_ms: float | None,
-) -> tuple[Rest, RoutingNumbers]:
+) -> tuple[RaiseHoldoff, RoutingNumbers]:
     """The numbers to publish, and what is remembered of the threshold.
 
     ``deviations``: of the decode pool's staffing; ``prefill_wait_ms``: how long a request waits for a prefill worker

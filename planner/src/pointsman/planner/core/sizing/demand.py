@@ -77,7 +77,7 @@ def last_fall_s(forecaster: RateForecaster, now_s: float, lead_s: float) -> floa
 
 
 @dataclass(frozen=True)
-class Moment:
+class DemandSnapshot:
     """What is known now. ``waiting``: requests queued, held, or beyond the good batch; ``holds_back``: flow control is
     at work; ``most_queued``: of those, how many a prefill worker may yet take (what finds the queue full is prefilled
     where it decodes, and no new worker helps it); ``window_s``: of the last look; ``lead_s``: until a worker that is

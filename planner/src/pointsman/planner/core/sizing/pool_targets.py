@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from pointsman.planner.core.sizing.demand import Moment
+from pointsman.planner.core.sizing.demand import DemandSnapshot
 from pointsman.planner.core.tuning import SHIPPED, Tuning
 from pointsman.planner.core.types import Layout
 
@@ -146,7 +146,7 @@ class Targets:
         return self.needed_now.most(self.grow)
 
 
-def targets(memory: Memory, moment: Moment) -> tuple[Memory, Targets]:
+def targets(memory: Memory, moment: DemandSnapshot) -> tuple[Memory, Targets]:
     """What is wanted at ``moment``, and what is remembered of it."""
     ahead_per_s, rate_per_s, backlog = moment.ahead_per_s, moment.rate_per_s, moment.backlog
     there, now_s, keep_s = moment.committed, moment.now_s, moment.memory_s
