@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,7 @@ from pointsman.kube import resources
 from pointsman.planner.errors import PrometheusFailed
 from pointsman.planner.prometheus import Prometheus
 from pointsman.planner.prometheus_access import Access
+from pointsman.planner.replay import record_command
 from waiting import eventually
 
 from .conftest import DEADLINE_S, World
@@ -101,6 +103,36 @@ def test_a_token_is_sent_as_bearer() -> None:
             "401: correct the token in the Secret of metrics.prometheusSecretRef"
         )
         assert "name a Secret" in asked(url, None)
+
+
+def recorded(url: str, capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    """What ``pointsman record`` says is wrong; where it was let in there is nothing to record."""
+    assert record_command.main(["--prometheus", url, "--service", "chat", "--last", "1m", "--out", "no", *options]) == 2
+    return capsys.readouterr().err.strip()
+
+
+def test_a_recording_is_let_in_by_a_user_a_token_and_a_ca_and_its_options_are_named_where_it_is_not(
+    secured: PrometheusServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secured.let_in("planner")
+    files = {"ca": AUTHORITY.pem, "password": PASSWORD, "wrong": "wr0ng", "token": "t0ken"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(f"{text}\n")
+    ca, password, wrong, token = (str(tmp_path / name) for name in files)
+    user = ["--ca-file", ca, "--user", "planner", "--password-file"]
+    assert "no request arrived" in recorded(secured.url, capsys, *user, password)
+    assert recorded(secured.url, capsys, *user, wrong).endswith(
+        "401: correct --user or the password in --password-file"
+    )
+    assert recorded(secured.url, capsys, "--ca-file", ca).endswith(
+        "401: it needs credentials; give them with --token-file, or with --user and --password-file"
+    )
+    assert "is trusted" in (said := recorded(secured.url, capsys)) and said.endswith(
+        "give the CA of its certificate with --ca-file"
+    )
+    with running_prometheus() as server, behind_a_token(server, "t0ken") as url:
+        assert "no request arrived" in recorded(url, capsys, "--token-file", token)
+        assert recorded(url, capsys, "--token-file", wrong).endswith("401: correct the token in --token-file")
 
 
 async def write_secret(world: World, **keys: str) -> None:

@@ -37,7 +37,7 @@ def history_of(monkeypatch: pytest.MonkeyPatch, chunks: int) -> None:
     answered = iter(range(chunks))
 
     class Server:
-        def __init__(self, *_: object) -> None: ...
+        def __init__(self, *_: object, **__: object) -> None: ...
 
         def samples_now(self, *_: object) -> list[dict[str, Any]]:
             if next(answered, None) is None:

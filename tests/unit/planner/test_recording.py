@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from pointsman.api.protocol import metrics as named
 from pointsman.planner.core.metrics.scrape_pair import Histogram, Page
 from pointsman.planner.errors import TraceError
+from pointsman.planner.prometheus_access import Access
 from pointsman.planner.replay import record_command
 from pointsman.planner.replay.prometheus_history import Scrapes
+from pointsman.planner.replay.record_access import access
 from pointsman.planner.replay.recording import draw, recording
 
 BOUNDS = (64.0, 256.0, 1024.0, 4096.0, float("inf"))
@@ -112,7 +114,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch, out: Path, *targets: Mapping[str, 
     ]
 
     class Server:
-        def __init__(self, *_: object) -> None:
+        def __init__(self, *_: object, **__: object) -> None:
             self.answers = [series]
 
         def samples_now(self, *_: object) -> list[dict[str, Any]]:
@@ -156,3 +158,46 @@ def test_gateways_that_cannot_be_told_apart_are_refused_and_not_left_out(
         f"{1 if other else 2} of 2 targets have no label 'pod' (e.g. job 'static', instance '10.0.0.1:8000')" in words
     )
     assert not (tmp_path / "made.jsonl").exists()
+
+
+def accessed(*options: str) -> Access | None:
+    return access(record_command.parse(["--prometheus", "http://p:9090", "--service", "c", "--out", "f", *options]))
+
+
+def test_credentials_and_ca_are_read_from_files(tmp_path: Path) -> None:
+    """Not from arguments, which others on the machine can see."""
+    token, password, ca = (tmp_path / name for name in ("token", "password", "ca.crt"))
+    token.write_text("t0ken\n")
+    password.write_text("p:w\n")
+    ca.write_text("-----BEGIN\nCERTIFICATE-----\n")
+    assert accessed() is None
+    assert accessed("--token-file", str(token)) == Access(token="t0ken")
+    assert accessed("--user", "u", "--password-file", str(password)) == Access(basic=("u", "p:w"))
+    assert accessed("--ca-file", str(ca)) == Access(ca="-----BEGIN\nCERTIFICATE-----")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--user", "u"], "--user is given without --password-file; give both"),
+        (["--password-file", "two"], "--password-file is given without --user; give both"),
+        (["--token-file", "two", "--user", "u"], "--token-file is given with --user or --password-file; leave one"),
+        (["--token-file", "none"], "--token-file none cannot be read: No such file or directory; name a file that can"),
+        (["--token-file", "empty"], "--token-file empty is empty; name another file"),
+        (["--token-file", "two"], "--token-file two has a line break or a control character; write one line"),
+        (["--ca-file", "bytes"], "--ca-file bytes is not UTF-8 text; name another file"),
+        (["--ca-file", "two"], "--ca-file has no certificate in PEM; name the file of the CA, as in ca.crt"),
+        (["--prometheus", "http://u:p@p:9090", "--token-file", "two"], "--prometheus has a user and further credenti"),
+    ],
+)
+def test_a_mistake_in_the_access_is_said_by_its_option_with_what_would_be_right(
+    options: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, content in (("empty", b" \n"), ("two", b"s3cret\nlines"), ("bytes", b"\xff")):
+        (tmp_path / name).write_bytes(content)
+    monkeypatch.chdir(tmp_path)
+    arguments = ["--prometheus", "http://p:9090", "--service", "chat", "--out", "trace.jsonl", *options]
+    assert record_command.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"pointsman record: {said}")
+    assert "s3cret" not in error

@@ -10,7 +10,7 @@ import re
 import ssl
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -41,16 +41,39 @@ QUERY_BYTES: Final = 7 * 1024  # of a query in a URL, with room for the rest: ma
 _REFUSED: Final = (401, 403)
 
 
+@dataclass(frozen=True, slots=True)
+class Remedies:
+    """What would be right, for messages: where there are no ``credentials``, the ``token`` or the ``basic`` ones are
+    wrong, the certificate is not of the ``ca``; ``no_pem`` is the whole message. The defaults are of a policy."""
+
+    credentials: str = "name a Secret with them in metrics.prometheusSecretRef"
+    token: str = "correct the token in the Secret of metrics.prometheusSecretRef"
+    basic: str = "correct the username and password in the Secret of metrics.prometheusSecretRef"
+    ca: str = "put the CA of its certificate into the key 'ca.crt' of the Secret in metrics.prometheusSecretRef"
+    no_pem: str = "key 'ca.crt' of metrics.prometheusSecretRef has no certificate in PEM"
+
+
+_OF_POLICY: Final = Remedies()
+
+
 class Prometheus:
     """One server. Its queries run one after the other in their own thread, which a server that hangs cannot keep."""
 
-    def __init__(self, url: str, timeout_s: float, allowed: Collection[str] = (), access: Access | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        timeout_s: float,
+        allowed: Collection[str] = (),
+        access: Access | None = None,
+        remedies: Remedies = _OF_POLICY,
+    ) -> None:
         """``allowed``: the addresses that the planner may query, see :func:`is_allowed`.
 
         Raises PrometheusFailed if the CA of ``access`` is none.
         """
         self.url = url
         self.access = access
+        self._remedies = remedies
         self.shown_url = mask_credentials(url)
         self._timeout_s = timeout_s
         self._is_allowed = is_allowed(url, allowed)
@@ -63,7 +86,7 @@ class Prometheus:
         try:
             self._connections = Connections(None if access is None else access.ca)
         except (ssl.SSLError, ValueError):
-            raise PrometheusFailed("key 'ca.crt' of metrics.prometheusSecretRef has no certificate in PEM") from None
+            raise PrometheusFailed(remedies.no_pem) from None
         self._client = PrometheusConnect(url=url.rstrip("/"), timeout=timeout_s, session=session)
         session.mount(self._client.url, self._connections)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="prometheus")
@@ -110,8 +133,7 @@ class Prometheus:
             raise PrometheusFailed(f"{self.shown_url} did not answer within {self._timeout_s:g} s") from None
         except requests.exceptions.SSLError as error:
             raise PrometheusFailed(
-                f"{self.shown_url} has no certificate that is trusted ({_reason(error)}); put the CA of its "
-                "certificate into the key 'ca.crt' of the Secret in metrics.prometheusSecretRef"
+                f"{self.shown_url} has no certificate that is trusted ({_reason(error)}); {self._remedies.ca}"
             ) from None
         except requests.RequestException as error:
             raise PrometheusFailed(f"{self.shown_url} cannot be reached: {mask_credentials(_reason(error))}") from None
@@ -132,9 +154,8 @@ class Prometheus:
         if status is None or int(status[1]) not in _REFUSED:
             return ""
         if self.access is None or (self.access.token is None and self.access.basic is None):
-            return ": it needs credentials; name a Secret with them in metrics.prometheusSecretRef"
-        kind = "username and password" if self.access.token is None else "token"
-        return f": correct the {kind} in the Secret of metrics.prometheusSecretRef"
+            return f": it needs credentials; {self._remedies.credentials}"
+        return f": {self._remedies.basic if self.access.token is None else self._remedies.token}"
 
     def close(self) -> None:
         """End what is under way and close its connections."""

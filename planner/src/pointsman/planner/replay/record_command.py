@@ -15,6 +15,7 @@ from pointsman.planner.errors import PlannerError, TraceError
 from pointsman.planner.prometheus import Prometheus
 from pointsman.planner.replay.progress import bar
 from pointsman.planner.replay.prometheus_history import Scrapes, by_pod
+from pointsman.planner.replay.record_access import REMEDIES, access, add_options
 from pointsman.planner.replay.recording import FAMILIES, recording
 from pointsman.planner.replay.trace_files import write_trace
 from pointsman.process.arguments import CommandParser
@@ -31,6 +32,8 @@ examples:
   pointsman record --prometheus http://localhost:9090 --service chat --last 1h --out tuesday.jsonl
   pointsman record --prometheus http://prometheus.monitoring.svc:9090 --namespace serving --service chat \\
                    --from 2026-11-20T09:00+01:00 --to 2026-11-20T11:00+01:00 --out peak.jsonl
+  pointsman record --prometheus https://prometheus.example.com --token-file token --ca-file ca.crt --service chat \\
+                   --last 1d --out day.jsonl
 """
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -44,9 +47,10 @@ def main(argv: list[str]) -> int:
         print(f"pointsman record: --from is not before --to ({begin_s:.0f} and {end_s:.0f})", file=sys.stderr)
         return 2
     try:
+        server = Prometheus(options.prometheus, TIMEOUT_S, access=access(options), remedies=REMEDIES)
         selector = _selector(options.namespace, options.service)
         with bar(mask_credentials(f"{options.service} from {options.prometheus}"), end_s - begin_s) as progress:
-            gateways = _history(options.prometheus, selector, begin_s, end_s, progress)
+            gateways = _history(server, selector, begin_s, end_s, progress)
         made = recording(options.service, gateways, options.seed)
     except PlannerError as error:
         print(f"pointsman record: {error}", file=sys.stderr)
@@ -67,13 +71,12 @@ def main(argv: list[str]) -> int:
 
 
 def _history(
-    url: str, selector: str, begin_s: float, end_s: float, progress: Callable[[float], None]
+    server: Prometheus, selector: str, begin_s: float, end_s: float, progress: Callable[[float], None]
 ) -> dict[str, Scrapes]:
     """Raw samples of the gateways, chunk by chunk; ``progress`` is told the seconds of history that were read.
 
     Raises PrometheusFailed, and TraceError if gateways look alike.
     """
-    server = Prometheus(url, TIMEOUT_S)
     series: list[Mapping[str, Any]] = []
     at_s = begin_s
     while at_s < end_s:
@@ -117,6 +120,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--prometheus", required=True, metavar="URL", help="address of the Prometheus that scrapes the gateways")
+    add_options(parser)
     add("--service", required=True, type=_name, metavar="NAME", help="the LLMService or ElasticGroup")
     add("-n", "--namespace", type=_name, metavar="NAME", help="its namespace (default: any)")
     add("--last", type=_duration, default=3600.0, metavar="TIME", help="e.g. 90s, 15m, 1h, 2d (default: 1h)")
