@@ -82,8 +82,8 @@ def _case(draw: random.Random) -> tuple[Observation, Policy, Targets, EncodeTarg
         prefill=max(now[0], grow[0], kept[0]), decode=max(now[1], grow[1], kept[1]), rate_per_s=rate_per_s,
         ahead_per_s=8.0, backlog=draw.choice([0.0, 1.0, 200.0]), needed_now=now,
         load_now=(float(now[0]), float(now[1])),
-        load_ahead=(float(needed[0]), float(needed[1])), needed=needed, grow=grow, kept=kept,
-        kept_of_both=draw.randint(2, 2 * most), planned_per_s=8.0, clear_s=(30.0, 30.0),
+        load_ahead=(float(needed[0]), float(needed[1])), needed=needed, grow=grow, retained=kept,
+        retained_of_both=draw.randint(2, 2 * most), planned_per_s=8.0, clear_s=(30.0, 30.0),
     )  # fmt: skip
     policy = replace(
         POLICY, max_gpus=max(2, len(seen.workers) + draw.randint(-2, 6)), min_gpus=draw.choice([0, 0, 1, 6]),

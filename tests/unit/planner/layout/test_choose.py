@@ -29,7 +29,7 @@ def wanted(now: tuple[int, int], then: tuple[int, int]) -> Targets:
     return Targets(
         prefill=then[0], decode=then[1], rate_per_s=8.0, ahead_per_s=8.0, backlog=20.0, needed_now=Layout(*now),
         load_now=(float(now[0]), float(now[1])), load_ahead=(float(then[0]), float(then[1])),
-        needed=Layout(*then), grow=Layout(*then), kept=Layout(1, 1), kept_of_both=2, planned_per_s=8.0,
+        needed=Layout(*then), grow=Layout(*then), retained=Layout(1, 1), retained_of_both=2, planned_per_s=8.0,
         clear_s=(30.0, 30.0),
     )  # fmt: skip
 
@@ -232,7 +232,7 @@ def test_spare_workers_of_a_full_budget_go_before_those_that_are_short_are_start
 
 def test_at_the_budget_workers_that_are_kept_are_no_spare_ones() -> None:
     policy, seen = replace(FULL, max_gpus=10), observed(100.0, None, prefill=5, decode=5)
-    kept = replace(needing(2.0, 6.0), prefill=5, kept=Layout(5, 1))
+    kept = replace(needing(2.0, 6.0), prefill=5, retained=Layout(5, 1))
     for want in (kept, replace(kept, grow=Layout(5, 6))):
         decision = looks(1, seen, policy, want)
         assert (decision.prefill, decision.decode) == (5, 5)
@@ -269,8 +269,8 @@ def cases(draw: st.DrawFn) -> tuple[Observation, Policy, Targets]:
     want = Targets(
         prefill=max(now[0], grow[0], kept[0]), decode=max(now[1], grow[1], kept[1]), rate_per_s=8.0, ahead_per_s=8.0,
         backlog=draw(st.sampled_from([0.0, 200.0])), needed_now=now, load_now=(float(now[0]), float(now[1])),
-        load_ahead=(float(needed[0]), float(needed[1])), needed=needed, grow=grow, kept=kept,
-        kept_of_both=draw(st.integers(2, 18)), planned_per_s=8.0, clear_s=(30.0, 30.0),
+        load_ahead=(float(needed[0]), float(needed[1])), needed=needed, grow=grow, retained=kept,
+        retained_of_both=draw(st.integers(2, 18)), planned_per_s=8.0, clear_s=(30.0, 30.0),
     )  # fmt: skip
     policy = replace(
         SCALES, max_gpus=len(seen.workers) + draw(st.integers(0, 6)), min_gpus=draw(st.integers(0, 12)),
@@ -312,7 +312,7 @@ def test_nobody_is_started_while_what_is_spare_is_as_many_as_what_is_lacking(
     started = []
     for way in ways:
         lacks = spare = 0
-        for role, has, needed, grow in zip(LANGUAGE_ROLES, way, want.at_least, want.grow, strict=True):
+        for role, has, needed, grow in zip(LANGUAGE_ROLES, way, want.minimum, want.grow, strict=True):
             lacks += max(0, min(grow, policy.bounds(role).most) - has)
             spare += max(0, has - max(needed, policy.bounds(role).least, 1))
         started.append(max(0, lacks - spare) if policy.switchable else lacks)

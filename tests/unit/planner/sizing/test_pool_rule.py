@@ -234,8 +234,8 @@ def test_what_is_kept_is_kept_for_both_roles_together_where_workers_can_change_t
         found = looks.look(rate, both, 50.0, at=at, switchable=switchable)
     looks.look(30.0, both, 50.0, at=PROMPTS, switchable=switchable)
     found = looks.look(40.0, both, 50.0, at=ANSWERS, switchable=switchable)
-    assert found.kept_of_both < sum(found.kept)
-    assert found.prefill + found.decode == (found.kept_of_both if switchable else sum(found.kept))
+    assert found.retained_of_both < sum(found.retained)
+    assert found.prefill + found.decode == (found.retained_of_both if switchable else sum(found.retained))
     assert found.decode >= answers[1], "it is the other role that gives"
 
 

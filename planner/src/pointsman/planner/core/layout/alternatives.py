@@ -48,7 +48,7 @@ def considered(choice: Choice, point: OperatingPoint) -> tuple[Alternative, ...]
 
 def _weighed(choice: Choice, chosen: _Weighed) -> list[_Weighed]:
     now, wanted = choice.now, choice.wanted
-    need = wanted.at_least
+    need = wanted.minimum
     layouts = [need.most(choice.target), Layout(wanted.prefill, wanted.decode), need]
     if choice.state.wanting is not None:
         layouts.append(choice.state.wanting)

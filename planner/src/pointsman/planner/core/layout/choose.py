@@ -101,7 +101,7 @@ def _why(choice: Choice, is_limited: bool, over: bool) -> tuple[Reason, list[str
 
 
 def _shortage(wanted: Targets, now: Layout) -> Reason:
-    need = wanted.at_least
+    need = wanted.minimum
     if not now.has(need):
         return _shortage_of(need.prefill > now.prefill, need.decode > now.decode)
     return Reason.STEADY if wanted.prefill >= now.prefill and wanted.decode >= now.decode else Reason.SPARE_CAPACITY
@@ -119,8 +119,8 @@ def _situation(choice: Choice, shortage: Reason, limits: bool) -> str:
     changes = target != now or choice.switched != now
     if shortage in SHORT:
         if limits:
-            return layouts.needed_but_limited(wanted.at_least, now, serving, target)
-        return layouts.needed(wanted.at_least, now, serving, changes)
+            return layouts.needed_but_limited(wanted.minimum, now, serving, target)
+        return layouts.needed(wanted.minimum, now, serving, changes)
     if shortage is Reason.SPARE_CAPACITY:
         return layouts.spare(Layout(wanted.prefill, wanted.decode), now, serving, changes)
     return layouts.enough(now, serving)
@@ -145,7 +145,7 @@ def _present(choice: Choice, alternatives: tuple[Alternative, ...]) -> str:
 
 def _not_followed(choice: Choice, alternatives: tuple[Alternative, ...]) -> str:
     """Why what is needed is not what is done; empty: it is."""
-    enough = alternatives[0].layout.most(choice.wanted.at_least)
+    enough = alternatives[0].layout.most(choice.wanted.minimum)
     why = next((a.rejected_because for a in alternatives if a.layout == enough), "")
     return layouts.not_followed(enough, why) if why else ""
 

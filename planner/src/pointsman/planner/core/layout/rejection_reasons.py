@@ -144,12 +144,12 @@ def _kept(choice: Choice, layout: Layout, fewer: list[int]) -> str:
     """Why workers that are not needed now are not given back."""
     wanted, target, now = choice.wanted, choice.target, choice.now
     if choice.policy.switchable:
-        retained = min(wanted.kept_of_both, sum(target))
+        retained = min(wanted.retained_of_both, sum(target))
         if sum(layout) < retained:
             return rejections.retained(retained, None)
     else:
         for pool in fewer:
-            retained = min(wanted.kept[pool], target[pool])
+            retained = min(wanted.retained[pool], target[pool])
             if layout[pool] < retained:
                 return rejections.retained(retained, LANGUAGE_ROLES[pool])
     if sum(layout) < sum(target) and is_long(wanted.backlog, wanted.rate_per_s):

@@ -26,11 +26,11 @@ def scaled(observation: Observation, policy: Policy, wanted: Targets, step: Swit
 
 def limited(observation: Observation, policy: Policy, wanted: Targets, target: Layout) -> bool:
     """Whether ``target`` has fewer workers than are needed because the policy allows no more."""
-    if target.has(wanted.at_least):
+    if target.has(wanted.minimum):
         return False
     if beyond_budget(observation, policy):
         return policy.scale_in
-    allowed = policy.scale_out and _bounds(policy).has(wanted.at_least)
+    allowed = policy.scale_out and _bounds(policy).has(wanted.minimum)
     return not allowed or target.total >= _room(observation, policy)
 
 
@@ -67,7 +67,7 @@ def _will_switch(policy: Policy, wanted: Targets, now: Layout, lacks: list[int])
 
 def _spare(policy: Policy, wanted: Targets, layout: Layout) -> int:
     """Workers that neither the present nor what is expected needs in their role."""
-    return sum(max(0, n - need) for n, need in zip(layout, wanted.at_least.most(_least(policy)), strict=True))
+    return sum(max(0, n - need) for n, need in zip(layout, wanted.minimum.most(_least(policy)), strict=True))
 
 
 def _up_to_minimum(target: Layout, observation: Observation, policy: Policy, wanted: Targets) -> Layout:

@@ -134,14 +134,14 @@ class Targets:
     load_ahead: tuple[float, float]  # of the rate at the lead, without rounding: as even as the rate is
     needed: Layout  # when a worker started now would serve
     grow: Layout  # of that, what was needed for long enough
-    kept: Layout  # for what was, of each role by itself …
-    kept_of_both: int  # … and of both together
+    retained: Layout  # for what was, of each role by itself …
+    retained_of_both: int  # … and of both together
     planned_per_s: float  # requests that layouts are compared by: with those of the queue
     clear_s: tuple[float, float]  # how long the queue may last: for workers that serve, for those that start
     seasonal_per_s: float | None = None  # of ``ahead_per_s``, what the season adds
 
     @property
-    def at_least(self) -> Layout:
+    def minimum(self) -> Layout:
         """For what arrives now and is queued, and when a worker started now would serve."""
         return self.needed_now.most(self.grow)
 
@@ -166,20 +166,20 @@ def targets(memory: Memory, moment: DemandSnapshot) -> tuple[Memory, Targets]:
         memory.needs.observe(needed.total, stay.total, there.total, now_s, window_s, keep_s, tuning),
     )
     serving, fell_s = Layout(moment.prefill.active, moment.decode.active), moment.fell_s
-    kept = Layout(
+    retained = Layout(
         memory.prefill_needs.kept(now_s, keep_s, serving.prefill, fell_s, tuning),
         memory.decode_needs.kept(now_s, keep_s, serving.decode, fell_s, tuning),
     )
-    kept_of_both = memory.needs.kept(now_s, keep_s, serving.total, fell_s, tuning)
+    retained_of_both = memory.needs.kept(now_s, keep_s, serving.total, fell_s, tuning)
     grow = Layout(grow_prefill, grow_decode)
     load_ahead = moment.work(needed, ahead_per_s)
     least = Layout(1, 1).most(needed_now, grow)
     if is_long(backlog, rate_per_s):  # those that serve clear it
         least = least.most(serving)
     if moment.switchable:
-        stays = without_idle(there, least, kept_of_both, load_ahead)
+        stays = without_idle(there, least, retained_of_both, load_ahead)
     else:
-        stays = without_idle(there, least.most(kept), 0, load_ahead)
+        stays = without_idle(there, least.most(retained), 0, load_ahead)
     return memory, Targets(
         prefill=max(stays.prefill, grow.prefill),
         decode=max(stays.decode, grow.decode),
@@ -191,8 +191,8 @@ def targets(memory: Memory, moment: DemandSnapshot) -> tuple[Memory, Targets]:
         load_ahead=load_ahead,
         needed=needed,
         grow=grow,
-        kept=kept,
-        kept_of_both=kept_of_both,
+        retained=retained,
+        retained_of_both=retained_of_both,
         planned_per_s=moment.planned_per_s,
         clear_s=(moment.clear_s(at_once=True), moment.clear_s(at_once=False)),
         seasonal_per_s=moment.seasonal_per_s,
