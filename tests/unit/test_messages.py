@@ -52,6 +52,7 @@ def test_whole_messages_of_plans_have_every_sentence_in_them(of: ModuleType, mon
 
 ALONE = {
     "load_unreadable",
+    "too_few_intervals",
     "unreadable_gateways",
     "metrics_stale",
     "first_reading",

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import logging
 import math
 import re
 from collections.abc import Callable
@@ -391,14 +392,14 @@ EVERY_S, RATE_PER_S = 15.0, 4.0
 PROMETHEUS = {"prometheusUrl": "http://p:9090", "staleAfterSeconds": 40}
 
 
-def scraped(gateways: int, lost: Callable[[], str] = str) -> Callable[[str, float], Vector]:
+def scraped(gateways: int, lost: Callable[[], str] = str, every_s: float = EVERY_S) -> Callable[[str, float], Vector]:
     """Prometheus that scrapes gateways one after the other, and fails to read the one that is ``lost``."""
 
     def vector(query: str, at_s: float) -> Vector:
         found: list[dict[str, Any]] = []
         for number in range(gateways):
-            offset_s = EVERY_S * number / gateways
-            last_s = offset_s + (at_s - offset_s) // EVERY_S * EVERY_S
+            offset_s = every_s * number / gateways
+            last_s = offset_s + (at_s - offset_s) // every_s * every_s
             target = {"pod": f"g{number}", "job": "pods", "instance": f"g{number}:8000"}
             if target["pod"] == lost():
                 continue
@@ -503,6 +504,67 @@ async def test_without_any_gateway_that_can_be_read_nothing_is_decided(monkeypat
     scenario = Scenario({"metrics": PROMETHEUS}, vector=scraped(1, lambda: "g0"))
     await scenario.run(monkeypatch, lambda: len(scenario.seen) > 40)
     assert all(seen.load is None and seen.age_s == math.inf for seen in scenario.seen)
+
+
+@pytest.mark.parametrize("every_s", [15.0, 30.0, 60.0, 120.0])
+async def test_metrics_are_not_too_old_between_two_scrapes_where_the_policy_says_nothing(
+    every_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor where a stored policy has the default of 20 s, which no Prometheus with its usual interval keeps."""
+
+    def lost() -> str:
+        return "g1" if since_s and scenario.hands.passed_s - since_s[0] < every_s else ""
+
+    def over() -> bool:
+        if len(scenario.seen) > begun + 8 and not since_s:
+            since_s.append(scenario.hands.passed_s)  # one scrape fails
+        return len(scenario.seen) > begun + 20
+
+    since_s: list[float] = []
+    begun = int(2 * every_s / TICK_S)  # looks until all were read twice
+    metrics = {"prometheusUrl": "http://p:9090", "staleAfterSeconds": 20}
+    scenario = Scenario({"metrics": metrics}, gateways=2, vector=scraped(2, lost, every_s), decisions=as_decided)
+    await scenario.run(monkeypatch, over)
+    first = next(n for n, seen in enumerate(scenario.seen) if seen.load is not None and seen.age_s < math.inf)
+    known = scenario.seen[first:]
+    assert len(known) > 10 and all(seen.age_s <= max(20, 2.5 * every_s) for seen in known)
+    assert any(seen.old_pages for seen in known)
+    assert min(b.at_s - a.at_s for a, b in itertools.pairwise(known)) >= every_s / 3, "no page is decided on twice"
+    assert [reason for reason, _ in conditions(scenario)][-1] == "Planning"
+    assert len(conditions(scenario)) <= 2, "it flips only at the start"
+
+
+def as_decided(seen: Observation) -> Decision:
+    """Frozen as ``decide`` does it."""
+    unknown = seen.load is None or seen.age_s == math.inf
+    return replace(steady(seen), reason=Reason.STALE_METRICS) if unknown else steady(seen)
+
+
+async def test_a_limit_that_a_scrape_cannot_keep_is_said_once_with_what_would_be_right(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A value that a person chose holds, and the condition does not go to and fro with each scrape."""
+    metrics = {"prometheusUrl": "http://p:9090", "staleAfterSeconds": 25}
+    caplog.set_level(logging.INFO)
+
+    def decided(seen: Observation) -> Decision:
+        old = seen.load is None or seen.age_s > 25
+        return (
+            replace(steady(seen), reason=Reason.STALE_METRICS, message="the metrics are old") if old else steady(seen)
+        )
+
+    scenario = Scenario({"metrics": metrics}, vector=scraped(1, every_s=30.0), decisions=decided)
+    await scenario.run(monkeypatch, lambda: len(scenario.seen) > 60)
+    assert {seen.age_s > 25 for seen in scenario.seen[-20:]} == {True, False}, "it holds"
+    *_, last = said = conditions(scenario)
+    assert len(said) <= 3
+    assert last == (
+        "StaleMetrics",
+        "metrics.staleAfterSeconds is 25, but Prometheus scrapes gateways every 30 s; set more than 60, or remove the "
+        "field",
+    )
+    told = "The policy's metrics.staleAfterSeconds (25) must be more than twice the scrape interval of Prometheus."
+    assert f"The metrics are old. {told}" in {getattr(record, "detail", "") for record in caplog.records}
 
 
 async def test_a_client_of_prometheus_is_closed_when_the_policy_names_another_one_or_none(

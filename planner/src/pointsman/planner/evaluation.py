@@ -9,7 +9,7 @@ from typing import Any, Final
 from pointsman.api.protocol.names import API_VERSION, ROUTING_SET_BY_PLANNER, Role
 from pointsman.api.v1alpha1.llmservice import LLMService, Routing
 from pointsman.api.v1alpha1.plan import Plan
-from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
+from pointsman.api.v1alpha1.plannerpolicy import DEFAULT_STALE_AFTER_S, PlannerPolicy
 from pointsman.kube.client import Kube
 from pointsman.kube.errors import KubeError
 from pointsman.kube.pods import ServiceKey
@@ -17,7 +17,7 @@ from pointsman.planner import memory
 from pointsman.planner.cluster import Cluster, Target
 from pointsman.planner.core import plan_ledger
 from pointsman.planner.core.decide import decide
-from pointsman.planner.core.messages.decisions import first_reading, unreadable_gateways
+from pointsman.planner.core.messages.decisions import first_reading, too_few_intervals, unreadable_gateways
 from pointsman.planner.core.messages.words import sentences
 from pointsman.planner.core.metrics.observe import Reading, Seen, counted_once, observation
 from pointsman.planner.core.routing.publication import changes, is_due
@@ -114,6 +114,8 @@ class Evaluator:
 
         # 1. Read the pods.
         pods = await self._read_pods(subject)
+        settings = replace(settings, stale_after_s=record.source.stale_after_s(policy.spec.metrics, pods.gateways))
+        subject = replace(subject, settings=settings)
         if record.source.is_repeated(pods.source, list(pods.gateways), settings.stale_after_s):
             return settings.interval_s
 
@@ -143,8 +145,9 @@ class Evaluator:
         # 6. Report the condition. An evaluation makes at most three writes: after a plan, the next one reports it.
         if not record.has_unsaved_plan:
             problem = pods.source.problem if isinstance(pods.source, PrometheusReadings) else None
-            lost = observed.unreadable_gateways
-            await self._health.report(key, service, record, Findings(decision, settings, unknown_table, problem, lost))
+            lost, too_soon = observed.unreadable_gateways, record.source.too_soon(policy.spec.metrics, pods.gateways)
+            found = Findings(decision, settings, unknown_table, problem, lost, too_soon)
+            await self._health.report(key, service, record, found)
         return next_tick.after_s
 
     # --- 1, 2: read and observe ---
@@ -335,6 +338,9 @@ def _with_unread(subject: _Subject, pods: _Pods, observed: Observation, decision
     )
     if unread.first and not unreadable:
         return replace(decision, reason=Reason.NOT_ENOUGH_DATA, message=first_reading("gateway"))
+    stale_after_s = subject.policy.spec.metrics.stale_after_seconds
+    if isinstance(pods.source, PrometheusReadings) and stale_after_s != DEFAULT_STALE_AFTER_S:
+        return replace(decision, message=sentences(decision.message, too_few_intervals(stale_after_s)))
     return decision
 
 

@@ -175,6 +175,7 @@ class GroupPlanner:
         gateways, manager = self._cluster.gateways(key), self._cluster.manager(key)
         targets = {_prefix(key) + t.key: t for t in (*gateways, *([manager] if manager else []))}
         source = await record.source.read(key[0], policy, targets)
+        settings = replace(settings, stale_after_s=record.source.stale_after_s(policy.spec.metrics, targets))
         if record.source.is_repeated(source, list(targets), settings.stale_after_s):
             return settings.interval_s
         observed = self._observed(key, group, settings, source, record)

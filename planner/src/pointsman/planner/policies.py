@@ -1,6 +1,7 @@
 """A PlannerPolicy and a service's bounds as the core's plain values."""
 
 from dataclasses import replace
+from typing import Final
 
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.elasticgroup import ElasticGroupSpec
@@ -8,6 +9,8 @@ from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec, Seasonality
 from pointsman.planner.core.engine.startup_time import start_of_model
 from pointsman.planner.core.types import Bounds, Objectives, Policy
+
+STALE_INTERVALS: Final = 2.5  # scrapes of Prometheus until metrics are too old: one may fail, and is read a bit later
 
 
 def policy_of(policy: PlannerPolicySpec, service: LLMServiceSpec) -> Policy:

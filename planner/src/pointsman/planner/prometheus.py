@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from statistics import median_low
 from typing import Any, Final
 
 import requests
@@ -38,6 +39,7 @@ from pointsman.process.clock import SYSTEM_CLOCK, Clock
 log = logging.getLogger(__name__)
 
 QUERY_BYTES: Final = 7 * 1024  # of a query in a URL, with room for the rest: many proxies take 8 KiB
+GAPS_KEPT: Final = 3
 _REFUSED: Final = (401, 403)
 
 
@@ -172,10 +174,12 @@ class PrometheusReadings:
         self.problem: str | None = None
         self._clock = clock
         self._seen: dict[str, PodPages] = {}
+        self._gaps_s: dict[str, tuple[float, ...]] = {}  # between the last pages of each pod
 
     async def read(self, namespace: str, pods: Mapping[str, str]) -> None:
         """Look at these pods, key to name. A failure is not raised but kept as ``problem``: what was seen grows old."""
         self._seen = {key: self._seen.get(key, PodPages()) for key in pods}
+        self._gaps_s = {key: gaps for key, gaps in self._gaps_s.items() if key in pods}
         keys = {pod: key for key, pod in pods.items()}
         try:
             for part in in_queries(namespace, keys, QUERY_BYTES):
@@ -212,6 +216,8 @@ class PrometheusReadings:
             target = news.get(key)
             if target is not None and target in found and seen.is_news(target, found[target][0]):
                 self._seen[key] = seen.read(target, *found[target])
+                if seen.page_s is not None:
+                    self._gaps_s[key] = (*self._gaps_s.get(key, ()), found[target][0] - seen.page_s)[-GAPS_KEPT:]
             else:
                 self._seen[key] = replace(seen, failed=follow is None)
 
@@ -225,6 +231,13 @@ class PrometheusReadings:
             return rates_of(found, bin_s)
         except (ValueError, KeyError, TypeError, IndexError):
             raise PrometheusFailed(f"{self.server.shown_url} did not answer as a Prometheus does") from None
+
+    def scrape_interval_s(self, keys: Collection[str]) -> float | None:
+        """How often Prometheus scrapes these pods; None before two pages of one of them.
+
+        Of each pod the shortest of its last gaps, since a scrape that failed makes one longer.
+        """
+        return median_low(gaps) if (gaps := [min(self._gaps_s[key]) for key in keys if key in self._gaps_s]) else None
 
     def reading(self, key: str) -> Reading | None:
         """The last two pages of a pod; None before the second one."""

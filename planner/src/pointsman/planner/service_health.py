@@ -30,13 +30,14 @@ _OUT_OF_REACH: Final = (False, PlannerHealth.OBJECTIVES_OUT_OF_REACH)
 @dataclass(frozen=True, slots=True)
 class Findings:
     """Of one evaluation. ``unknown_table`` and ``prometheus_problem``: a sentence, None if there is no such problem;
-    ``unreadable_gateways``: pods."""
+    ``unreadable_gateways``: pods; ``too_soon``: a sentence, if metrics are too old before Prometheus scrapes again."""
 
     decision: Decision
     settings: Policy
     unknown_table: str | None
     prometheus_problem: str | None
     unreadable_gateways: Sequence[str] = ()
+    too_soon: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +141,11 @@ def _verdict(name: str, record: ServiceRecord, found: Findings) -> _Verdict | No
     """What an evaluation shows; None: nothing new about objectives that were out of reach."""
     decision, objectives, problem = found.decision, found.settings.objectives, found.prometheus_problem
     was_out_of_reach = record.condition is not None and record.condition[:2] == _OUT_OF_REACH
+    if decision.reason is Reason.STALE_METRICS and problem is not None:
+        return _Verdict(False, PlannerHealth.PROMETHEUS_UNREACHABLE, problem, of=problem)
+    if found.too_soon is not None:  # also while the last pages are not too old yet: it would go to and fro
+        return _Verdict(False, PlannerHealth.STALE_METRICS, found.too_soon, of=found.too_soon)
     if decision.reason is Reason.STALE_METRICS:
-        if problem is not None:
-            return _Verdict(False, PlannerHealth.PROMETHEUS_UNREACHABLE, problem, of=problem)
         return _Verdict(False, PlannerHealth.STALE_METRICS, decision.message)
     if found.unreadable_gateways:
         unread = decisions.unreadable_gateways(found.unreadable_gateways)

@@ -2,15 +2,20 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
+from pointsman.api.v1alpha1.plannerpolicy import DEFAULT_STALE_AFTER_S, Metrics, PlannerPolicy
 from pointsman.planner.cluster import Target
+from pointsman.planner.core.messages.health import stale_before_scrape
 from pointsman.planner.core.metrics.observe import Reading
 from pointsman.planner.errors import PrometheusFailed
+from pointsman.planner.policies import STALE_INTERVALS
 from pointsman.planner.prometheus import Prometheus, PrometheusReadings
 from pointsman.planner.prometheus_secrets import PrometheusSecrets
 from pointsman.planner.scraper import Scraper
 from pointsman.process.clock import Clock
+
+PROMETHEUS_DEFAULT_S: Final = 60.0  # its scrape_interval, where nothing else is configured
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,23 @@ class Source:
         if self._prometheus is not None:
             self._prometheus.server.close()
         self._prometheus = None
+
+    def stale_after_s(self, metrics: Metrics, pods: Collection[str]) -> float:
+        """From which age on pages are too old. The default is raised for a Prometheus that scrapes less often, so that
+        one scrape may fail; a value that was chosen holds. ``pods``: names of targets."""
+        told_s = metrics.stale_after_seconds
+        if self._prometheus is None or told_s != DEFAULT_STALE_AFTER_S:
+            return told_s
+        every_s = self._prometheus.scrape_interval_s(pods)
+        return max(told_s, STALE_INTERVALS * (PROMETHEUS_DEFAULT_S if every_s is None else every_s))
+
+    def too_soon(self, metrics: Metrics, pods: Collection[str]) -> str | None:
+        """Why the policy's ``staleAfterSeconds`` makes pages too old before their next scrape; None: it does not."""
+        every_s = self._prometheus.scrape_interval_s(pods) if self._prometheus is not None else None
+        stale_after_s = self.stale_after_s(metrics, pods)
+        if every_s is None or stale_after_s > every_s + metrics.interval_seconds:
+            return None
+        return stale_before_scrape(stale_after_s, every_s)
 
     def is_repeated(self, source: Scraper | PrometheusReadings, names: Sequence[str], stale_after_s: float) -> bool:
         """Whether one of these pages was read before: no page is decided on twice, or its requests count twice.

@@ -274,6 +274,10 @@ class MetricsSource(StrEnum):
 _URL_WITH_USER: Final = "^https?://[^/]*@"
 
 
+DEFAULT_STALE_AFTER_S: Final = 20.0
+"""With Prometheus no limit but a wish: stored policies have it as default, and Prometheus may scrape less often."""
+
+
 class PrometheusSecretReference(LocalReference):
     """A Secret with credentials for Prometheus, the CA of its certificate, or both."""
 
@@ -303,12 +307,12 @@ class Metrics(ApiModel):
     )
     interval_seconds: float = Field(default=2.5, gt=0, le=300, description="Seconds between two evaluations.")
     stale_after_seconds: float = Field(
-        default=20,
+        default=DEFAULT_STALE_AFTER_S,
         gt=0,
         le=3600,
         description=(
-            "Age at which metrics count as unknown, in seconds; they then cause no disruptive action. With "
-            "Prometheus: more than twice its scrape interval."
+            "Age at which metrics count as unknown, in seconds; they then cause no disruptive action. With Prometheus: "
+            "more than twice its scrape interval; 20 is raised to 2.5 times that."
         ),
     )
 

@@ -16,6 +16,7 @@ from pointsman.planner.core.unreachable_objectives import unreachable_share
 from pointsman.planner.core.what_if import WIDEST, TurningPoint, TurningPoints
 from pointsman.planner.core.workload.seasonality import SeasonalForecast
 from pointsman.planner.memory import NEVER_S, SAVE_EVERY_S
+from pointsman.planner.policies import STALE_INTERVALS
 from pointsman.serving.flow_control import UNBOUNDED
 
 _SHOWN_ALTERNATIVES = 8
@@ -91,7 +92,7 @@ def _wrong(told: Told) -> list[str]:
         lines.append(f"{told.health.reason}: {told.health.message}")
     observation = told.observation
     if observation is not None:
-        lines += planner_is_silent(told.now, observation.at_s, told.policy)
+        lines += planner_is_silent(told.now, observation, told.policy)
         taken = sum(observation.committed(role) for role in LANGUAGE_ROLES) * observation.gpus_each
         taken += sum(w.gpus for w in observation.encode_workers if w.condition is not WorkerCondition.DRAINING)
         if taken > told.policy.max_gpus and told.policy.mode in (Mode.ACTIVE, Mode.APPROVE):
@@ -99,11 +100,12 @@ def _wrong(told: Told) -> list[str]:
     return [*lines, *operator_is_silent(told.now, told.plans)]
 
 
-def planner_is_silent(now: datetime, looked_s: float, policy: Policy) -> list[str]:
-    """A line if it has written down nothing for too long; ``looked_s``: Unix time of its last look."""
-    silent_s = now.timestamp() - looked_s
+def planner_is_silent(now: datetime, looked: Observation, policy: Policy) -> list[str]:
+    """A line if it has written down nothing for too long since it ``looked``."""
+    silent_s = now.timestamp() - looked.at_s
     # A source that is scraped seldom is looked at again when it is stale.
-    if silent_s <= SAVE_EVERY_S + policy.stale_after_s + policy.interval_s + _LATE_S:
+    stale_s = max(policy.stale_after_s, STALE_INTERVALS * looked.window_s)
+    if silent_s <= SAVE_EVERY_S + stale_s + policy.interval_s + _LATE_S:
         return []
     return [text.planner_silent(silent_s)]
 

@@ -60,7 +60,7 @@ def _wrong(told: GroupTold) -> list[str]:
     if told.health is not None and told.health.status is not ConditionStatus.TRUE:
         lines.append(f"{told.health.reason}: {told.health.message}")
     if told.last is not None:
-        lines += planner_is_silent(told.now, told.last.observation.seen.at_s, told.policy)
+        lines += planner_is_silent(told.now, told.last.observation.seen, told.policy)
     return [*lines, *operator_is_silent(told.now, told.plans)]
 
 

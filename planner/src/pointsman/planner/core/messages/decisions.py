@@ -22,6 +22,14 @@ def metrics_stale(age_s: float, at_most_s: float) -> str:
     return f"the metrics are {age_s:.0f} s old (at most {at_most_s:.0f} s): nothing is changed"
 
 
+def too_few_intervals(stale_after_s: float) -> str:
+    """Beside ``metrics_stale``, where a policy sets metrics.staleAfterSeconds and Prometheus scrapes."""
+    return (
+        f"the policy's metrics.staleAfterSeconds ({stale_after_s:g}) must be more than twice the scrape interval of "
+        "Prometheus"
+    )
+
+
 def unreadable_gateways(pods: Sequence[str]) -> str:
     """Of these gateways no two pages could be read for so long that nobody waits for them."""
     which = ", ".join(pods[:MOST_NAMED]) + (f" and {len(pods) - MOST_NAMED} more" if len(pods) > MOST_NAMED else "")

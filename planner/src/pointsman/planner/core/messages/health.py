@@ -8,6 +8,14 @@ def planning(name: str) -> str:
     return f"planning normally; run 'pointsman explain {name}' for the latest decision"
 
 
+def stale_before_scrape(stale_after_s: float, every_s: float) -> str:
+    """A policy's metrics.staleAfterSeconds, and how often Prometheus scrapes."""
+    return (
+        f"metrics.staleAfterSeconds is {stale_after_s:g}, but Prometheus scrapes gateways every {every_s:.0f} s; "
+        f"set more than {2 * every_s:.0f}, or remove the field"
+    )
+
+
 def service_fails(error: str) -> str:
     """Evaluations of a service end in an error."""
     return f"evaluations fail, so plans or routing numbers are missing: {error}"
