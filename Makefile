@@ -9,7 +9,7 @@ ARGS ?=
 # Two processes; the tests of a file stay together with what they share. ARGS="-n 0" runs them in one.
 PARALLEL := -n 2 --dist loadfile
 
-.PHONY: help programs-needed computer commit-hook quickstart quickstart-picture quickstart-elastic quickstart-multimodal test lint unit browser programs integration engine messages verify verify-path verify-elastic verify-multimodal verify-operator crds dashboards tuning bench bench-foundation bench-request-path bench-planner bench-planner-dynamo bench-scraping bench-predicted bench-overload bench-forecast bench-seasonal bench-kv-feed bench-elastic bench-elastic-gpu bench-elastic-paper bench-elastic-planned bench-multimodal bench-streaming bench-report replays format sync clean
+.PHONY: help programs-needed computer commit-hook quickstart quickstart-picture quickstart-elastic quickstart-multimodal test lint unit browser programs integration engine messages verify verify-path verify-elastic verify-multimodal verify-operator crds dashboards tuning bench bench-foundation bench-request-path bench-planner bench-planner-dynamo bench-scraping bench-predicted bench-overload bench-seasonal bench-kv-feed bench-elastic bench-elastic-gpu bench-elastic-paper bench-elastic-planned bench-multimodal bench-streaming bench-report replays format sync clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -102,7 +102,7 @@ verify-multimodal: programs ## the long forms of images: kills of encode workers
 verify-operator: programs ## the long forms of the operator: killed at hundreds of seeded points; writes the same file
 	@$(RUN) pytest tests/integration tests/engine -m verify_operator --timeout 3600 $(ARGS)
 
-BENCHES := bench-foundation bench-scraping bench-streaming bench-request-path bench-overload bench-predicted bench-forecast bench-seasonal bench-kv-feed bench-elastic bench-elastic-gpu bench-elastic-paper bench-elastic-planned bench-multimodal bench-planner bench-planner-dynamo
+BENCHES := bench-foundation bench-scraping bench-streaming bench-request-path bench-overload bench-predicted bench-seasonal bench-kv-feed bench-elastic bench-elastic-gpu bench-elastic-paper bench-elastic-planned bench-multimodal bench-planner bench-planner-dynamo
 
 bench: ## all benchmarks and their report, hours; ends with an error if one did or a target of the last is missed
 	@failed=0; for each in $(BENCHES); do $(MAKE) $$each || failed=1; done; $(MAKE) bench-report; exit $$failed
@@ -148,9 +148,6 @@ bench-multimodal: sync ## embeddings between workers by each transport, and inpu
 
 bench-seasonal: sync ## rises that recur daily, with and without the seasonal forecast, half an hour (ARGS="--loads constant --forecast"); writes bench/results/seasonal.json
 	@$(RUN) python -m bench.planner.seasonal $(ARGS); measured=$$?; $(RUN) python -m bench.report; exit $$measured
-
-bench-forecast: sync ## the planner's forecast of rates beside plain ones, half a minute; writes bench/results/forecast.json
-	@$(RUN) python -m bench.planner.forecast_accuracy && $(RUN) python -m bench.planner.evaluation_page && $(RUN) python -m bench.report
 
 replays: sync ## replay the example policies; writes docs/reports/replays
 	@$(RUN) python -m bench.replays $(ARGS)

@@ -14,7 +14,7 @@ from bench.planner.dynamo import figures
 from bench.planner.dynamo import page as beside_dynamo
 from bench.planner.loads import GROUPS, LEADS, LOADS, TRUTH
 from bench.planner.sources import in_own_simulator
-from bench.rows import RESULTS, Row, read
+from bench.rows import Row
 from pointsman.planner.core.types import Policy
 from pointsman.planner.replay.axes import moments, tick_clock, tick_unit
 from pointsman.planner.simulator.baselines.causal import TRIED
@@ -60,7 +60,7 @@ def write_page(runs: Sequence[Run]) -> Path:
         others_win=others_win({name: found[name] for name in (*FIXED, *GROUPS["budget of 16 GPUs"]) if name in found}),
         dynamo_wins=[*dynamo_wins(beside)],
         random_wins=beside_dynamo.dynamo_wins(random),
-        missed=missed([*ours, *figures.rows(kept), *read(RESULTS / "forecast.json")], texts("reasons")),
+        missed=missed([*ours, *figures.rows(kept)], texts("reasons")),
     )  # fmt: skip
     write_picture(beside_dynamo.PICTURE, beside_dynamo.picture(beside))
     readme = pages.REPORTS.parents[1] / "README.md"
