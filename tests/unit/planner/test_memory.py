@@ -1,8 +1,11 @@
 """The saved state."""
 
+import asyncio
 import json
 import random
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,11 +16,12 @@ from pointsman.planner.core.encode.target import EncodeMemory
 from pointsman.planner.core.engine.learned_model import LearnedModel
 from pointsman.planner.core.sizing.pool_targets import MOST_RETURNS, Needs
 from pointsman.planner.core.state import STATE_VERSION, State
-from pointsman.planner.core.types import Bounds, EngineSample, Load, Observation, Policy, WorkerCondition
+from pointsman.planner.core.types import Bounds, EngineSample, Load, Observation, Policy, Reason, WorkerCondition
 from pointsman.planner.core.workload.prefix_cache_hits import Prefixes
 from pointsman.planner.core.workload.seasonality import Season
-from pointsman.planner.memory import from_json, to_json
-from unit.planner.scenes import LONG, POLICY, SHORT, observed, workers
+from pointsman.planner.memory import from_json, load, load_last, load_publications, to_json
+from unit.planner.loop_api import Api
+from unit.planner.scenes import LLAMA_8B_H100, LONG, POLICY, SHORT, observed, workers
 
 MOST_BYTES = 640 * 1024
 """Of a state, as docs/planner/decisions.md says; a ConfigMap holds 1 MiB."""
@@ -122,3 +126,26 @@ def test_a_state_of_the_version_before_is_discarded_with_a_line_in_the_log(caplo
     with caplog.at_level("INFO"):
         assert from_json(json.dumps(earlier), "serving/chat") is None
     assert [record.getMessage() for record in caplog.records] == ["saved state of another version, it is discarded"]
+
+
+def test_what_the_planner_of_an_early_version_saved_is_discarded_with_a_line_and_the_next_look_decides(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A whole ConfigMap as it was written then. The number of the last plan is gone on from, its look is not read."""
+    saved = json.loads((Path(__file__).parents[2] / "data" / "planner_state_055ea15.json").read_text())
+    assert json.loads(saved["data"]["state.json"])["version"] == 2
+    api: Any = Api(config_maps={"chat-planner-state": saved})
+    with caplog.at_level("INFO"):
+        state, sequence = asyncio.run(load(api, "default", "chat", "uid-1"))
+    assert (state, sequence) == (None, 17)
+    (line,) = caplog.records
+    assert line.getMessage() in (
+        "saved state of another version, it is discarded", "saved state not readable, it is discarded",
+    )  # fmt: skip
+    assert line.__dict__["service"] == "default/chat"
+    asyncio.run(load_last(api, "default", "chat", "uid-1"))  # read or not, it raises nothing
+    assert asyncio.run(load_publications(api, "default", "chat", "uid-1")) == ()
+    seen = observed(2.5, LONG)
+    _, decision, _ = decide(State(), seen, POLICY, seen.at_s, LLAMA_8B_H100)
+    assert decision.reason not in (Reason.STALE_METRICS, Reason.NOT_ENOUGH_DATA)
+    assert decision.inputs, "it decides by numbers"
