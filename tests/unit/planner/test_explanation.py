@@ -156,6 +156,7 @@ def told(seen: Observation | None, decision: Decision | None, points: TurningPoi
 def test_an_explanation_tells_what_was_seen_expected_considered_chosen_and_what_would_change_it(
     calm: tuple[State, Observation, Decision, TurningPoints],
 ) -> None:
+    """P-D14: the present rate was called the one that is expected."""
     _, seen, decision, points = calm
     text = told(seen, decision, points)
     assert text.startswith("serving/chat: policy fast, mode Active; evaluated 3 s ago")

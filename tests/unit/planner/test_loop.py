@@ -570,6 +570,7 @@ async def test_a_limit_that_a_scrape_cannot_keep_is_said_once_with_what_would_be
 async def test_a_client_of_prometheus_is_closed_when_the_policy_names_another_one_or_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """P-D12: none was ever closed."""
     sources: list[dict[str, Any]] = [
         *({"prometheusUrl": f"http://{name}", "staleAfterSeconds": 40} for name in "ab"),
         {},

@@ -33,6 +33,7 @@ def test_a_plan_says_what_why_from_what_and_instead_of_what() -> None:
 
 
 def test_names_of_plans_sort_as_they_were_made_for_ever() -> None:
+    """P-D16: names had five digits, and 100000 sorts before 99999."""
     around_powers = {10**power + more for power in range(1, 15) for more in (-1, 0, 1)}
     sequences = sorted({*range(1, 200, 7), *around_powers})
     names = [plan_ledger.plan_name("chat", sequence) for sequence in sequences]

@@ -1,4 +1,7 @@
-"""Direct scrapes of many targets on loopback: none waits for those that do not answer, connections are kept and few."""
+"""Direct scrapes of many targets on loopback: none waits for those that do not answer, connections are kept and few.
+
+P-D8: once pages were parsed whole, in the event loop, and those of 256 workers came too late.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -38,6 +38,7 @@ def test_each_worker_may_go_and_come_back_in_ten_minutes(prefill: int, decode: i
 
 
 def test_the_field_says_so() -> None:
+    """P-D13: it said a share of a pool."""
     described = RoleSwitchAction.model_fields["max_in_transition_percent"].description
     assert described is not None
     assert "share of the service's prefill and decode workers" in described

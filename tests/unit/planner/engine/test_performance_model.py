@@ -62,6 +62,7 @@ def test_nothing_seen_leaves_the_table_as_it_is() -> None:
 
 @pytest.mark.parametrize("kappa", [0.4, 0.7, 1.3, 2.0, 2.7, 3.5])
 def test_five_samples_of_one_load_say_nearly_all_of_how_much_slower_an_engine_is(kappa: float) -> None:
+    """P-D4: engines more than twice as slow as their table were taken for twice as slow, for ever."""
     assert Correction.fitted([(100.0, 100 * kappa, 5.0)]).ms(100) / 100 == pytest.approx(kappa, rel=0.26)
     assert Correction.fitted([(100.0, 100 * kappa, 40.0)]).ms(100) / 100 == pytest.approx(kappa, rel=0.04)
 

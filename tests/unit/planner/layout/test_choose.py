@@ -126,6 +126,7 @@ def two_more_prefill(policy: Policy) -> Decision:
 
 @pytest.mark.parametrize("guards", [{}, {"min_dwell_s": 60.0}], ids=str)
 def test_two_prefill_workers_that_decode_can_spare_are_switched_and_nobody_is_started(guards: dict[str, float]) -> None:
+    """P-D11: with a loose budget workers were started where a switch would have done."""
     decision = two_more_prefill(replace(EAGER, **guards))  # type: ignore[arg-type]  # names of real fields
     assert (decision.prefill, decision.decode) == ((4, 2) if not guards else (2, 4))
     if guards:

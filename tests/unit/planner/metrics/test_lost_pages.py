@@ -1,6 +1,8 @@
 """Pages that could not be read: what they would show stays as it was, nobody is removed, and what is known counts.
 
 Three gateways and five workers, each with a page of its own, from which observations are made as live.
+
+P-D9: once one lost page of one gateway stopped all decisions.
 """
 
 from collections.abc import Collection, Mapping

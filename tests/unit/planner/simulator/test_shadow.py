@@ -1,4 +1,7 @@
-"""What Shadow promises beside what Active then gets: on the same trace, from the same workers."""
+"""What Shadow promises beside what Active then gets: on the same trace, from the same workers.
+
+P-D5: once the promise was of workers that stood there at once.
+"""
 
 from dataclasses import replace
 from typing import Any

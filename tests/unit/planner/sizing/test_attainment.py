@@ -1,4 +1,7 @@
-"""Pools are sized for the attainment that the objectives ask for: a higher one never needs fewer workers."""
+"""Pools are sized for the attainment that the objectives ask for: a higher one never needs fewer workers.
+
+P-D3: once the goal sized nothing, and any attainment was given the same workers.
+"""
 
 import itertools
 from collections.abc import Sequence

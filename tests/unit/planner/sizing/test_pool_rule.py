@@ -117,6 +117,7 @@ def test_the_attainment_that_is_asked_for_sizes_both_pools(pool: int) -> None:
 
 @pytest.mark.parametrize("more", [1, 2, 4])
 def test_a_pool_grows_by_any_number_of_workers_at_the_sixth_look_in_a_row_at_which_it_was_short(more: int) -> None:
+    """P-D6: only one more worker had to wait, two more came and went at once."""
     rate, looks = rate_for(2 + more), Looks()
     has = 2, need(rate)[1]
     for _ in range(PATIENCE_LOOKS - 1):
