@@ -19,7 +19,7 @@ from pointsman.planner.plan_writer import PlanWriter
 from pointsman.planner.routing_publisher import RoutingPublisher
 from pointsman.planner.scraper import Scraper
 from pointsman.planner.service_record import ServiceRecord
-from pointsman.planner.source import Source
+from pointsman.planner.source import Source, Unread
 from pointsman.process.clock import SYSTEM_CLOCK
 from unit.planner.plans import policy
 from unit.planner.scenes import LONG, observed
@@ -69,14 +69,14 @@ def test_the_memory_is_saved_soon_where_an_explanation_would_tell_something_else
 
 def test_a_gateway_is_new_for_no_longer_than_metrics_may_be_old() -> None:
     read, source = Reading({}, None, 0.0), asked_for_no_page()
-    assert source.is_first_look({"old": None}, 0.0, 15.0)
-    assert source.is_first_look({"old": read, "new": None}, 100.0, 15.0)
-    assert source.is_first_look({"old": read, "new": None}, 110.0, 15.0)
-    assert not source.is_first_look({"old": read, "new": None}, 120.0, 15.0), (
-        "a page that never gets a second one freezes everything"
-    )
-    assert not source.is_first_look({"old": None, "new": read}, 120.0, 15.0)
-    assert not source.is_first_look({}, 120.0, 15.0)
+    assert source.unread({"a": None}, 0.0, 15.0) == Unread(first=("a",))
+    assert source.unread({"a": read, "b": None}, 10.0, 15.0) == Unread(first=("b",)), "not all were read yet"
+    assert source.unread({"a": read, "b": None}, 26.0, 15.0) == Unread(late=("b",)), "what never gets a second page"
+    assert source.unread({"a": read, "b": None, "c": None}, 30.0, 15.0) == Unread(new=("c",), late=("b",))
+    assert source.unread({"a": read, "b": read, "c": None}, 45.0, 15.0) == Unread(new=("c",))
+    assert source.unread({"a": read, "b": read, "c": None}, 46.0, 15.0) == Unread(late=("c",))
+    assert source.unread({"d": None}, 50.0, 15.0) == Unread(first=("d",)), "nothing is known of the load"
+    assert source.unread({"d": read}, 51.0, 15.0) == source.unread({}, 52.0, 15.0) == Unread()
 
 
 async def test_an_address_that_is_not_allowed_is_not_asked_after_its_secret_could_not_be_read() -> None:

@@ -22,7 +22,8 @@ from pointsman.planner.core.elastic.observe import manager_window, seen_by_gatew
 from pointsman.planner.core.elastic.types import GroupDecision, GroupObservation
 from pointsman.planner.core.engine.startup_time import with_pods_start
 from pointsman.planner.core.messages import health as messages
-from pointsman.planner.core.messages.decisions import first_reading
+from pointsman.planner.core.messages.decisions import first_reading, unreadable_gateways
+from pointsman.planner.core.messages.words import sentences
 from pointsman.planner.core.types import Bounds, Observation, Policy, Reason
 from pointsman.planner.group_memory import GroupLast
 from pointsman.planner.group_status import latency_of
@@ -34,7 +35,7 @@ from pointsman.planner.policies import policy_of_group
 from pointsman.planner.prometheus import PrometheusReadings
 from pointsman.planner.prometheus_secrets import PrometheusSecrets
 from pointsman.planner.scraper import Scraper
-from pointsman.planner.source import Source
+from pointsman.planner.source import Source, Unread
 from pointsman.planner.steady_time import SteadyTime
 from pointsman.process.clock import SYSTEM_CLOCK, Clock
 
@@ -178,15 +179,18 @@ class GroupPlanner:
         settings = replace(settings, stale_after_s=record.source.stale_after_s(policy.spec.metrics, targets))
         if record.source.is_repeated(source, list(targets), settings.stale_after_s):
             return settings.interval_s
-        observed = self._observed(key, group, settings, source, record)
+        at_s = self._time.now_s()
+        unread = record.source.unread({name: source.reading(name) for name in targets}, at_s, settings.stale_after_s)
+        observed = self._observed(key, group, settings, source, record, at_s, unread)
         bounds = Bounds(group.spec.instances.min_replicas, group.spec.instances.max_replicas)
-        at_s = observed.seen.at_s
         record.state, decision = decide(record.state, observed, settings, bounds, at_s)
         record.decided_on = None if decision.reason is Reason.STALE_METRICS else observed.seen
-        readings = {name: source.reading(name) for name in targets}
-        is_first = record.source.is_first_look(readings, at_s, settings.stale_after_s)
-        if decision.reason is Reason.STALE_METRICS and is_first and not any(map(source.failed, targets)):
+        awaited = {*unread.first, *({_prefix(key) + manager.key} & {*unread.new} if manager is not None else ())}
+        if decision.reason is Reason.STALE_METRICS and awaited and not any(map(source.failed, targets)):
             decision = replace(decision, reason=Reason.NOT_ENOUGH_DATA, message=first_reading("pod"))
+        lost = observed.seen.unreadable_gateways
+        if lost and decision.reason is not Reason.STALE_METRICS:
+            decision = replace(decision, message=sentences(decision.message, unreadable_gateways(lost)))
         self._metrics.group_looked(*key, observed, decision, settings)
         level = logging.DEBUG if record.saved_summary and record.saved_summary[0] is decision.reason else logging.INFO
         log.log(
@@ -199,6 +203,9 @@ class GroupPlanner:
             await self._say_health(key, group, record, False, PlannerHealth.PROMETHEUS_UNREACHABLE, source.problem)
         elif decision.reason is Reason.STALE_METRICS:
             await self._say_health(key, group, record, False, PlannerHealth.STALE_METRICS, decision.message)
+        elif lost:
+            unreadable = unreadable_gateways(lost)
+            await self._say_health(key, group, record, False, PlannerHealth.GATEWAY_UNREADABLE, unreadable)
         else:
             message = messages.planning(key[1])
             await self._say_health(key, group, record, True, PlannerHealth.PLANNING, message)
@@ -211,8 +218,11 @@ class GroupPlanner:
         settings: Policy,
         source: Scraper | PrometheusReadings,
         record: _GroupRecord,
+        at_s: float,
+        unread: Unread,
     ) -> GroupObservation:
-        names = [_prefix(key) + target.key for target in self._cluster.gateways(key)]
+        pods = {_prefix(key) + target.key: target.pod.metadata.name for target in self._cluster.gateways(key)}
+        names = [name for name in pods if name not in (*unread.new, *unread.late)]
         manager = self._cluster.manager(key)
         manager_name = _prefix(key) + manager.key if manager is not None else ""
         plans = record.plans.known()
@@ -220,7 +230,9 @@ class GroupPlanner:
         manager_reading = source.reading(manager_name) if manager is not None else None
         seen = seen_by_gateways(
             settings.objectives,
-            at_s=self._time.now_s(),
+            at_s=at_s,
+            new_gateways=sum(name in pods for name in unread.new),
+            unreadable_gateways=tuple(pods[name] for name in unread.late if name in pods),
             ages_s=[source.age_s(name) for name in (*names, manager_name)],
             gateways=[source.reading(name) for name in names],
             manager=manager_reading,

@@ -139,16 +139,6 @@ class Source:
         self._was_whole = len(missing) < len(readings) and (self._was_whole or not waiting)
         return Unread(new=waiting, late=late) if self._was_whole else Unread(first=waiting, late=late)
 
-    def is_first_look(self, readings: Mapping[str, Reading | None], at_s: float, stale_after_s: float) -> bool:
-        """Whether a pod that says nothing yet is there since a moment ago: two looks make a rate.
-
-        One whose pages never make a pair is not read for the first time for ever.
-        """
-        self._since_s = {name: self._since_s.get(name, at_s) for name in readings}
-        return any(
-            reading is None and at_s - self._since_s[name] <= stale_after_s for name, reading in readings.items()
-        )
-
 
 def reading_within(source: Scraper | PrometheusReadings, name: str, stale_after_s: float) -> Reading | None:
     """The last two pages of a target. A newest one that is older than ``stale_after_s`` is left out."""

@@ -1,6 +1,7 @@
 """The live loop of elastic groups with an API server that a test owns."""
 
 import asyncio
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,10 @@ from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
 from pointsman.kube.errors import Unreachable
 from pointsman.kube.resources import Resource
 from pointsman.planner import group_loop, loops
+from pointsman.planner.core.elastic.decide import GroupState
+from pointsman.planner.core.elastic.types import GroupDecision, GroupObservation
+from pointsman.planner.core.metrics.observe import Reading
+from pointsman.planner.core.types import Observation, Reason
 from pointsman.planner.group_loop import GroupPlanner
 from pointsman.planner.metrics import PlannerMetrics
 from unit.planner.hands import Hands
@@ -42,17 +47,23 @@ class Forgetful(Api):
         return body
 
 
+def planned() -> tuple[ElasticGroup, PlannerPolicy]:
+    spec = {"model": {"source": "hf://test/tiny"}, "instances": {"replicas": 1}, "policyRef": {"name": "chat"}}
+    metrics = {"intervalSeconds": 0.001}
+    policy = {"objectives": {"ttftMs": 1000, "tpotMs": 50}, "budget": {"maxGpus": 8}, "metrics": metrics}
+    return (
+        ElasticGroup.model_validate(manifest("ElasticGroup", "new", spec)),
+        PlannerPolicy.model_validate(manifest("PlannerPolicy", "p", policy)),
+    )
+
+
 @pytest.mark.parametrize("error", [ZeroDivisionError("division by zero"), Unreachable("the network")])
 async def test_a_group_whose_memory_cannot_be_read_says_so_from_the_third_look_until_it_can(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     monkeypatch.setattr(loops, "LOOK_FOR_SERVICES_S", 0.001)
     monkeypatch.setattr(group_loop, "_LOOK_AGAIN_S", 0.001)
-    spec = {"model": {"source": "hf://test/tiny"}, "instances": {"replicas": 1}, "policyRef": {"name": "chat"}}
-    group = ElasticGroup.model_validate(manifest("ElasticGroup", "new", spec))
-    policy = PlannerPolicy.model_validate(
-        manifest("PlannerPolicy", "p", {"objectives": {"ttftMs": 1000, "tpotMs": 50}, "budget": {"maxGpus": 8}})
-    )
+    group, policy = planned()
     cluster = SimpleNamespace(
         planned_groups=lambda: [(KEY, group, policy)], groups=SimpleNamespace(objects=lambda: [group]),
         gateways=lambda _: [], manager=lambda _: None, instances=lambda *_: (), plans_of_group=lambda _: (),
@@ -83,3 +94,57 @@ async def test_a_group_whose_memory_cannot_be_read_says_so_from_the_third_look_u
     assert api.said_after[0] == loops.LOOKS_FAILED, "one failure may be an answer of the API server that was lost"
     assert {each["reason"] for each in others[-1:]} == {"StaleMetrics"}, "it was read again"
     assert shown(metrics, "healthy") == {("StaleMetrics",): 0.0}
+
+
+async def test_a_gateway_that_is_added_and_never_read_freezes_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is new for as long as metrics may be old, then it is named."""
+    seen: list[Observation] = []
+    hands, over = Hands(), asyncio.Event()
+    group, policy = planned()
+
+    def target(name: str) -> Any:
+        return SimpleNamespace(key=name, url="", pod=SimpleNamespace(metadata=SimpleNamespace(name=name)))
+
+    def decided(state: GroupState, observed: GroupObservation, *_: Any) -> tuple[GroupState, GroupDecision]:
+        hands.go(2.5)
+        seen.append(observed.seen)
+        if len(seen) > 30:
+            over.set()
+        return state, GroupDecision(Reason.STEADY, "1 instance is enough", 1)
+
+    def reading(name: str) -> Reading | None:
+        return None if name.endswith("g1") else READING
+
+    async def nothing(*_: Any) -> None:
+        return None
+
+    monkeypatch.setattr(group_loop, "decide", decided)
+    cluster = SimpleNamespace(
+        planned_groups=lambda: [(KEY, group, policy)], groups=SimpleNamespace(objects=lambda: [group]),
+        gateways=lambda _: [target("g0"), target("g1")] if len(seen) > 4 else [target("g0")],
+        manager=lambda _: target("m"), instances=lambda *_: (), plans_of_group=lambda _: (),
+        group_start_s=lambda _: None,
+    )  # fmt: skip
+    scraper = SimpleNamespace(
+        scrape=nothing, keep=lambda *_: None, reading=reading, failed=lambda name: name.endswith("g1"),
+        age_s=lambda name: math.inf if name.endswith("g1") else 0.0,
+    )  # fmt: skip
+    api = Api()
+    parts: dict[str, Any] = {"kube": api, "cluster": cluster, "scraper": scraper}
+    events: Any = SimpleNamespace(record=lambda *_: None)
+    planner = GroupPlanner(**parts, events=events, metrics=PlannerMetrics(), leads=lambda: True, clock=hands)
+    task = asyncio.create_task(planner.run())
+    try:
+        async with asyncio.timeout(30):
+            await over.wait()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert all(each.age_s == 0 for each in seen)
+    assert [(each.new_gateways, each.unreadable_gateways) for each in seen[3:]][:12] == [
+        (0, ()), (0, ()), *[(1, ())] * 9, (0, ("g1",)),
+    ]  # fmt: skip
+    assert all(each.unread == 1 for each in seen[5:]), "so that no instance is removed"
+    said = [body["status"]["conditions"][0] for body in api.applied]
+    assert [each["reason"] for each in said] == ["Planning", "GatewayUnreadable"]
+    assert "The metrics of g1 cannot be read" in said[1]["message"]

@@ -87,10 +87,12 @@ def _learned(
     state: GroupState, observation: GroupObservation, load: Load, now_s: float, lead_s: float, tuning: Tuning
 ) -> GroupState:
     window_s = observation.seen.window_s
-    manager = observation.manager
+    manager, trend, arrivals_per_s = observation.manager, state.forecaster.trend, load.arrivals_per_s
+    if observation.seen.new_gateways and trend is not None:
+        arrivals_per_s = max(arrivals_per_s, trend.level)  # what new gateways got is not counted yet
     return replace(
         state,
-        forecaster=state.forecaster.observe(load.arrivals_per_s * window_s, window_s, now_s, lead_s, tuning),
+        forecaster=state.forecaster.observe(arrivals_per_s * window_s, window_s, now_s, lead_s, tuning),
         lengths=state.lengths.observe(load, window_s, now_s, tuning),
         steps=state.steps if manager is None else state.steps.observe(manager.steps),
     )

@@ -24,11 +24,14 @@ def seen_by_gateways(
     manager: Reading | None,
     before: Observation | None,
     plan_in_progress: bool,
+    new_gateways: int = 0,
+    unreadable_gateways: tuple[str, ...] = (),
 ) -> Observation:
     """The requests of one group now.
 
     ``ages_s``: of the newest page of each gateway and of the manager. A manager that is not read says nothing of its
-    instances: then nothing is known of the group. ``gateways``: None for one that was not read twice yet.
+    instances: then nothing is known of the group. ``gateways``: None for one that is waited for. The two kinds of
+    gateways that are not among them: see ``Observation``.
     ``before``: what was seen at the last look, None where nothing was decided on it.
     """
     read = [each or Reading({}, None, 0.0) for each in gateways]
@@ -40,6 +43,8 @@ def seen_by_gateways(
         routing=_NO_ROUTING,
         objectives=objectives,
         plan_in_progress=plan_in_progress,
+        new_gateways=new_gateways,
+        unreadable_gateways=unreadable_gateways,
     )
     if manager is not None and manager.is_old:
         seen = replace(seen, old_pages=seen.old_pages + 1)

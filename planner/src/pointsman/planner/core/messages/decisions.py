@@ -35,7 +35,7 @@ def unreadable_gateways(pods: Sequence[str]) -> str:
     which = ", ".join(pods[:MOST_NAMED]) + (f" and {len(pods) - MOST_NAMED} more" if len(pods) > MOST_NAMED else "")
     return sentences(
         f"the metrics of {which} cannot be read, so a part of the load is not known",
-        "until they can be, no worker is removed and no role is switched",
+        "until they can be, nothing is removed and no role is switched",
     )
 
 
