@@ -64,7 +64,7 @@ ALONE = {
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        (f"{'Switch roles from 1P2D to 2P1D ' * 5}: prefill is short. 3P1D is needed.", "first sentence"),
+        (f"{'Switch roles from 1P2D to 2P1D ' * 5}: too few prefill workers. 3P1D is needed.", "first sentence"),
         ("3P1D needed, 1P2D there; the policy allows 2P1D; " * 4, "words in a sentence"),
         ("1 prefill workers do not start.", "singular with 1"),
         ("2 decode worker is needed.", "plural with 2"),

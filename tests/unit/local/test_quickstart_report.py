@@ -14,7 +14,7 @@ PROMISED = {
 
 
 def plan(name: str = "shift-00001") -> PlanReport:
-    message = "Switch roles from 1P2D to 2P1D: prefill is short. 2.62 requests/s of 676+19 tokens now"
+    message = "Switch roles from 1P2D to 2P1D: too few prefill workers. 2.62 requests/s of 676+19 tokens now"
     pools = {"prefill": 2, "decode": 1}
     return PlanReport(name=name, phase="Completed", reason="PrefillShort", message=message, pools=pools)
 
@@ -67,10 +67,11 @@ def test_the_report_fits_a_screen(report: Report) -> None:
 def test_the_planners_moves_are_a_sentence_each_and_whole_for_those_who_ask() -> None:
     text = "\n".join(whole().lines())
     assert "2 role switches without a restart, in 4.7 s and 2.5 s" in text
-    assert "shift-00001: Switch roles from 1P2D to 2P1D: prefill is short\n" in text
+    assert "shift-00001: Switch roles from 1P2D to 2P1D: too few prefill workers\n" in text
     assert "1P2D means" in text
     explained = "\n".join(whole().lines(explain=True))
-    assert "shift-00001 Completed PrefillShort: Switch roles from 1P2D to 2P1D: prefill is short. 2.62" in explained
+    plan = "shift-00001 Completed PrefillShort: Switch roles from 1P2D to 2P1D: too few prefill workers. 2.62"
+    assert plan in explained
     assert "512 -> 640" in explained
 
 

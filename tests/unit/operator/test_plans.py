@@ -155,12 +155,13 @@ def test_what_a_plan_sets_of_flow_control_is_said() -> None:
         ({}, local),
         (
             {"decodingPerDecodeWorker": 12},
-            f"{local}; each gateway queues new requests above 12 decoding requests per decode worker",
+            f"{local}; each gateway queues new requests while more than 12 requests per decode worker are being "
+            "decoded",
         ),
         (
             {"pendingTokensPerPrefillWorker": 1058, "decodingPerDecodeWorker": 12},
-            f"{local}; each gateway queues new requests above 1058 pending prompt tokens per prefill worker or 12 "
-            "decoding requests per decode worker",
+            f"{local}; each gateway queues new requests while more than 1058 prompt tokens per prefill worker "
+            "are pending or 12 requests per decode worker are being decoded",
         ),
     ):
         it = world()

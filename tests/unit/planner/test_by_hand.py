@@ -65,10 +65,9 @@ def test_the_page_shows_the_inputs_and_the_message_of_a_real_decision(
     inputs = dict(decision.inputs)
     assert len(shown) == 16
     assert shown == {name: pytest.approx(inputs[name]) for name in shown}
-    assert "Scale out from 2P2D to 3P3D: prefill and decode are short. " in decision.message
-    assert (
-        missing(["Scale out from 2P2D to 3P3D: prefill and decode are short.", f"the reason `{decision.reason}`"]) == []
-    )
+    change = "Scale out from 2P2D to 3P3D: too few workers of both roles."
+    assert f"{change} " in decision.message
+    assert missing([change, f"the reason `{decision.reason}`"]) == []
 
 
 def test_the_inputs_follow_from_the_engine_and_the_policy_as_the_page_says(shown: dict[str, float]) -> None:

@@ -229,8 +229,8 @@ def test_what_was_considered_is_told_with_when_it_would_serve_and_why_it_is_not_
     lines = told(seen, decision, points).splitlines()
     assert [line.strip()[0] for line in lines if "P1D  stay" in line] == ["→"]
     more = next(line for line in lines if "3P1D  scale-out, 4 GPUs" in line)
-    assert "serves in 90 s" in more
-    assert more.endswith("; more prefill workers than needed: 2 are enough")
+    assert "ready in 90 s" in more
+    assert more.endswith("; rejected: more prefill workers than needed: 2 are enough")
 
 
 def test_a_switch_is_told_in_words_with_who_gives_and_who_gets() -> None:

@@ -58,12 +58,14 @@ CHECKS: dict[str, Check] = {
     LESS: fewer,
     rf"{LESS}; the queue of \d+ (would never be cleared|would take .*)": fewer_and_queued,
     rf"more {ROLES} workers than needed: {COUNTS} (?:is|are) enough": more,
-    r"(\d+) GPUs?, the budget is (\d+)": lambda o, _, n: o.gpus == int(n[0]) > int(n[1]),
-    r"(\d+) GPUs?, budget\.minGpus is (\d+)": lambda o, _, n: o.gpus == int(n[0]) < int(n[1]),
-    r"(\d+) (prefill|decode) workers?, at most (\d+) (?:is|are) allowed": lambda o, _, n: (
+    r"needs (\d+) GPUs?, the budget is (\d+)": lambda o, _, n: o.gpus == int(n[0]) > int(n[1]),
+    r"uses (\d+) GPUs?, budget\.minGpus is (\d+)": lambda o, _, n: o.gpus == int(n[0]) < int(n[1]),
+    r"needs (\d+) (prefill|decode) workers?, at most (\d+) (?:is|are) allowed": lambda o, _, n: (
         of(o, n[1]) == int(n[0]) > int(n[2])
     ),
-    r"(\d+) (prefill|decode) workers?, minReplicas is (\d+)": (lambda o, _, n: of(o, n[1]) == int(n[0]) < int(n[2])),
+    r"has (\d+) (prefill|decode) workers?, minReplicas is (\d+)": (
+        lambda o, _, n: of(o, n[1]) == int(n[0]) < int(n[2])
+    ),
     r"(\d+) (prefill|decode) workers? (?:is|are) retained, because as many were needed recently": (
         lambda o, c, n: of(o, n[1]) < int(n[0]) <= of(c, n[1])
     ),

@@ -48,7 +48,7 @@ def test_workers_that_come_too_late_are_spare_although_some_are_short_now() -> N
     assert decision.reason is Reason.SPARE_CAPACITY
     assert decision.message == (
         "Scale in from 2P6D to 2P2D: fewer workers are enough. 3P2D is needed. "
-        "A worker started now would serve too late, when 2P2D is enough."
+        "No worker is added: by the time it could serve, 2P2D will be enough."
     )
 
 
@@ -67,7 +67,7 @@ def test_a_worker_that_is_lent_until_another_one_serves_has_no_start_in_its_plac
     assert [(s.target, s.count) for s in decision.switches] == [(Role.DECODE, 1)]
     assert (decision.prefill, decision.decode) == (2, 3), "the other one gives it back"
     assert decision.reason is Reason.DECODE_SHORT
-    assert decision.message.startswith("Switch roles from 3P2D to 2P3D: decode is short. ")
+    assert decision.message.startswith("Switch roles from 3P2D to 2P3D: too few decode workers. ")
 
 
 def test_a_switch_that_comes_before_starts_says_what_serves_and_takes_nobody_away() -> None:
@@ -79,7 +79,7 @@ def test_a_switch_that_comes_before_starts_says_what_serves_and_takes_nobody_awa
     assert (decision.prefill, decision.decode) == (5, 3)
     assert decision.reason is Reason.PREFILL_SHORT
     assert "2P2D is enough; 3P5D run, of which 1P5D serve." in decision.message
-    assert decision.message.startswith("Switch roles from 3P5D to 5P3D: prefill is short. ")
+    assert decision.message.startswith("Switch roles from 3P5D to 5P3D: too few prefill workers. ")
     assert [a.action for a in decision.alternatives[:2]] == ["switch", "stay"]
 
 
@@ -159,7 +159,7 @@ def test_a_shortage_that_is_too_small_for_a_switch_is_answered_by_a_start() -> N
 def test_where_no_role_may_be_switched_they_are_started() -> None:
     decision = looks(1, observed(100.0, None, prefill=2, decode=4), SCALES, wanted((4, 2), (4, 4)))
     assert (decision.prefill, decision.decode) == (4, 4)
-    assert decision.message.startswith("Scale out from 2P4D to 4P4D: prefill is short. ")
+    assert decision.message.startswith("Scale out from 2P4D to 4P4D: too few prefill workers. ")
 
 
 @pytest.mark.parametrize(("policy", "starts"), [

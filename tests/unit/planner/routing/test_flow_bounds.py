@@ -128,6 +128,6 @@ def test_a_worker_is_never_bound_to_idleness(prompt: float, output: float, rate:
 def test_it_is_said_in_words() -> None:
     assert in_words(UNBOUNDED) == "gateways queue no requests"
     assert in_words(FlowBounds(8000, 20)) == (
-        "gateways queue new requests above 8000 pending prompt tokens per prefill worker or "
-        "20 decoding requests per decode worker"
+        "gateways queue new requests while more than 8000 prompt tokens per prefill worker are pending or "
+        "20 requests per decode worker are being decoded"
     )

@@ -57,7 +57,7 @@ def explanation(told: Told) -> str:
         sections += [
             section("Metrics", _seen(told.observation, told.decision, told.policy)),
             section("Forecast", _expected(told.decision, told.policy, told.season)),
-            section("Alternatives", considered(told.decision.alternatives)),
+            section(text.ALTERNATIVES_TITLE, considered(told.decision.alternatives)),
             section("Decision", _chosen(told)),
             section(text.LOADS_TITLE, _turning(told)),
             section(text.ACCURACY_TITLE, _score(told)),

@@ -49,7 +49,7 @@ def group_explanation(told: GroupTold) -> str:
         sections += [
             section("Metrics", _seen(observation, told.policy)),
             section("Forecast", _expected(decision)),
-            section("Alternatives", considered(decision.alternatives)),
+            section(text.ALTERNATIVES_TITLE, considered(decision.alternatives)),
             section("Decision", _chosen(decision, told.policy)),
         ]
     return "\n\n".join([heading, *sections, section("Latest plans", plans_so_far(told.plans, told.now))]) + "\n"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from pointsman.api.protocol.names import Role
-from pointsman.operator.core.messages.words import do, quantity
+from pointsman.operator.core.messages.words import are, do, quantity
 
 
 def newer(name: str) -> str:
@@ -83,9 +83,12 @@ def not_executed(mode: str | None) -> str:
 
 def routing(local_tokens: int, pending: int | None, decoding: int | None) -> str:
     local = f"prompts of up to {quantity(local_tokens, 'uncached token')} are prefilled on their decode worker"
-    bounds = [f"{quantity(pending, 'pending prompt token')} per prefill worker"] if pending is not None else []
-    bounds += [f"{quantity(decoding, 'decoding request')} per decode worker"] if decoding is not None else []
-    return f"{local}; each gateway queues new requests above {' or '.join(bounds)}" if bounds else local
+    bounds = []
+    if pending is not None:
+        bounds.append(f"{quantity(pending, 'prompt token')} per prefill worker {are(pending)} pending")
+    if decoding is not None:
+        bounds.append(f"{quantity(decoding, 'request')} per decode worker {are(decoding)} being decoded")
+    return f"{local}; each gateway queues new requests while more than {' or '.join(bounds)}" if bounds else local
 
 
 def instances_scaled(plan: str, replicas: int, wanted: int) -> str:

@@ -66,16 +66,28 @@ def withdrawn(layout: Layout, unneeded_s: float, message: str) -> str:
 
 def stuck_workers(message: str, stuck: tuple[tuple[int, str, bool], ...]) -> str:
     """``stuck``: (workers that do not start, their role, whether they are given up, which is then the change)."""
-    given_up = [_stuck(count, role, "given up") for count, role, ends in stuck if ends]
-    ignored = [_stuck(count, role, "not counted") for count, role, ends in stuck if not ends]
+    given_up = [f"{_stuck(count, role)}, so {_they(count)} {are(count)} removed" for count, role, ends in stuck if ends]
+    ignored = [
+        f"{_stuck(count, role)}; the layouts in this message do not include {'it' if count == 1 else 'them'}"
+        for count, role, ends in stuck
+        if not ends
+    ]
     return sentences(*given_up, message, *ignored)
 
 
-def _stuck(count: int, role: str, end: str) -> str:
-    negated = "does not start" if count == 1 else "do not start"
-    return f"{quantity(count, f'{role} worker')} {negated} and {are(count)} {end}"
+def _stuck(count: int, role: str) -> str:
+    return f"{quantity(count, f'{role} worker')} {_have(count)} not started"
+
+
+def _they(count: int) -> str:
+    return "it" if count == 1 else "they"
+
+
+def _have(count: int) -> str:
+    return "has" if count == 1 else "have"
 
 
 def beside_stuck(why: str, stuck: int) -> str:
     """``why`` another layout was rejected, which has these workers too."""
-    return f"{why}, in addition to {stuck} that {'does' if stuck == 1 else 'do'} not start" if why and stuck else why
+    without = f"without {quantity(stuck, 'worker')} that {_have(stuck)} not started"
+    return f"{why} ({without})" if why and stuck else why

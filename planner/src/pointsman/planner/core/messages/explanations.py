@@ -38,6 +38,7 @@ def heading(namespace: str, name: str, policy: str, mode: Mode, evaluated_s: flo
     return line if evaluated_s is None else f"{line}; evaluated {ago(evaluated_s)}"
 
 
+ALTERNATIVES_TITLE: Final = "Alternatives, with the share of requests expected within both objectives"
 LOADS_TITLE: Final = "Loads at which the decision changes"
 ACCURACY_TITLE: Final = "Accuracy of past estimates"
 PUBLICATIONS_TITLE: Final = "Latest published routing numbers"
@@ -246,8 +247,8 @@ def alternative(
     layout: str, action: str, gpus: int, lead_s: float, attainment: float, rejected_because: str | None
 ) -> str:
     """A layout and the estimate for it; nothing else is said of the chosen one."""
-    why = f"; {rejected_because}" if rejected_because else ""
-    when = f", serves in {lead_s:.0f} s" if lead_s > 0 else ""
+    why = f"; rejected: {rejected_because}" if rejected_because else ""
+    when = f", ready in {lead_s:.0f} s" if lead_s > 0 else ""
     return f"{layout}  {action}, {quantity(gpus, 'GPU')}{when}: {attainment:.0%} expected{why}"
 
 

@@ -13,16 +13,16 @@ _DONE: Final = {
     "replace": "Replace workers",
 }
 _BECAUSE: Final = {
-    Reason.PREFILL_SHORT: "prefill is short",
-    Reason.DECODE_SHORT: "decode is short",
-    Reason.BOTH_SHORT: "prefill and decode are short",
+    Reason.PREFILL_SHORT: "too few prefill workers",
+    Reason.DECODE_SHORT: "too few decode workers",
+    Reason.BOTH_SHORT: "too few workers of both roles",
     Reason.SPARE_CAPACITY: "fewer workers are enough",
     Reason.UNSATISFIABLE: "the policy allows fewer workers than needed",
 }
 
 
 def change(action: str, now: Layout, target: Layout, reason: Reason) -> str:
-    """For example ``Switch roles from 1P2D to 2P1D: prefill is short``."""
+    """For example ``Switch roles from 1P2D to 2P1D: too few prefill workers``."""
     return f"{_DONE[action]} from {now} to {target}: {_BECAUSE.get(reason, 'the need has changed')}"
 
 
@@ -65,7 +65,7 @@ def minimum(min_gpus: int) -> str:
 
 def too_late(target: Layout) -> str:
     """The shortage is over before a worker could serve."""
-    return f"a worker started now would serve too late, when {target} is enough"
+    return f"no worker is added: by the time it could serve, {target} will be enough"
 
 
 def missed(of_ttft: bool, share: float, goal: float) -> str:

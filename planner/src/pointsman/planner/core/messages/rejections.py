@@ -17,12 +17,12 @@ def _numbers(numbers: Sequence[int]) -> str:
 
 def budget(gpus: int, max_gpus: int, shared: bool) -> str:
     """More GPUs than the policy allows. ``shared``: encode workers have a part of the budget."""
-    return f"{quantity(gpus, 'GPU')}, {_budget(max_gpus, shared)}"
+    return f"needs {quantity(gpus, 'GPU')}, {_budget(max_gpus, shared)}"
 
 
 def budget_with_draining(gpus: int, draining: int, max_gpus: int, shared: bool) -> str:
     """The same, with the GPUs of draining workers."""
-    return f"{quantity(gpus, 'GPU')} in addition to {draining} of draining workers, {_budget(max_gpus, shared)}"
+    return f"needs {quantity(gpus, 'GPU')} in addition to {draining} of draining workers, {_budget(max_gpus, shared)}"
 
 
 def _budget(max_gpus: int, shared: bool) -> str:
@@ -31,12 +31,12 @@ def _budget(max_gpus: int, shared: bool) -> str:
 
 def maximum(replicas: int, role: Role, most: int) -> str:
     """Above the pool's maximum."""
-    return f"{quantity(replicas, f'{role.label} worker')}, at most {most} {are(most)} allowed"
+    return f"needs {quantity(replicas, f'{role.label} worker')}, at most {most} {are(most)} allowed"
 
 
 def minimum(replicas: int, role: Role, least: int) -> str:
     """Below the pool's minimum."""
-    return f"{quantity(replicas, f'{role.label} worker')}, minReplicas is {least}"
+    return f"has {quantity(replicas, f'{role.label} worker')}, minReplicas is {least}"
 
 
 def not_allowed(action: str) -> str:
@@ -51,7 +51,7 @@ def too_few_requests() -> str:
 
 def below_min_gpus(gpus: int, min_gpus: int) -> str:
     """Below the policy's minimum."""
-    return f"{quantity(gpus, 'GPU')}, budget.minGpus is {min_gpus}"
+    return f"uses {quantity(gpus, 'GPU')}, budget.minGpus is {min_gpus}"
 
 
 def not_yet(why: str) -> str:

@@ -1,16 +1,18 @@
 """What gateways do with new requests, and what a publication changes."""
 
-from pointsman.planner.core.messages.words import quantity
+from pointsman.planner.core.messages.words import are, quantity
 
 
 def queueing(pending_tokens: int | None, decoding: int | None) -> str:
     """Bounds of flow control, of one worker each."""
-    parts = (
-        [f"{quantity(pending_tokens, 'pending prompt token')} per prefill worker"] if pending_tokens is not None else []
-    )
+    parts = []
+    if pending_tokens is not None:
+        parts.append(f"{quantity(pending_tokens, 'prompt token')} per prefill worker {are(pending_tokens)} pending")
     if decoding is not None:
-        parts.append(f"{quantity(decoding, 'decoding request')} per decode worker")
-    return f"gateways queue new requests above {' or '.join(parts)}" if parts else "gateways queue no requests"
+        parts.append(f"{quantity(decoding, 'request')} per decode worker {are(decoding)} being decoded")
+    if not parts:
+        return "gateways queue no requests"
+    return f"gateways queue new requests while more than {' or '.join(parts)}"
 
 
 def number_changed(field: str, before: int | None, after: int | None) -> str:
