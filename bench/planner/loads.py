@@ -66,7 +66,7 @@ class Load(BaseModel):
     outputs of this length from before a pause. ``target``: share within objectives, of requests after
     ``judged_from_s``. ``most_lost``: share that may be less than that of the load ``beside``, or of the causal
     reference; ``least_of_share`` and ``most_of_gpu_hours``: relative to ``beside``, which rows name ``beside_as``.
-    ``drawn``: engine, lengths, rates of this shape, layout and objectives are drawn from the seed (``random_loads``).
+    ``drawn``: engine, lengths, rate, layout and objectives are drawn from the seed (``random_loads``).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -74,7 +74,7 @@ class Load(BaseModel):
     note: str = ""
     trace: str | tuple[Piece, ...] = "step"
     median_prompt_tokens: float | None = None
-    drawn: str | None = None
+    drawn: bool = False
     gpu: str = "a100_sxm"
     kappa: tuple[float, float] = (TRUTH.prefill_kappa, TRUTH.decode_kappa)
     layout: tuple[int, int] = (2, 2)

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Final
 
 from bench.planner.cells import ABLATION, ALL_GPUS, CAUSAL, ORACLE, OURS, STATIC, Run, read_cells, run_of, write_cells
-from bench.planner.evaluation_page import others_win, write_page
+from bench.planner.evaluation_page import write_page
 from bench.planner.loads import LOADS, Load
 from bench.planner.own_rows import COMMAND, RESULT, kept_speed_rows, rows
 from bench.planner.random_loads import best_layout, drawn
@@ -33,7 +33,6 @@ from pointsman.planner.simulator.types import FIRST_ROUTING, Result
 
 MAKERS: Final = {make().name: make for make in PLANNERS.values()}
 ARROW, DYNAMO = "Arrow-like", "Dynamo-like"
-RANDOM_PLANNERS: Final = (OURS, CAUSAL, "TokenScale-like", "HeteroScale-like")
 REMEMBERED_RATE: Final = 3.0  # requests a second of what is remembered from before a pause
 
 
@@ -46,10 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         resume=(False, "keep the runs that were measured before"),
         ours=(False, "run only ours again, beside the others' earlier runs"),
         jobs=(1, "processes that measure side by side"),
-        random=((0, 0), "instead: print what planners make of the random loads of seeds from the one to the other"),
     )  # fmt: skip
-    if any(asked.random):
-        return compare_random(range(*asked.random))
     names = [name for name in (*LOADS, "speed") if any(fnmatchcase(name, each) for each in asked.only)]
     if not names:
         sys.exit(f"--only: there is no {', '.join(asked.only)}; known: speed, {', '.join(LOADS)}")
@@ -93,21 +89,12 @@ def measure(load: Load, seed: int, planners: Sequence[str]) -> list[Run]:
     return found
 
 
-def compare_random(seeds: Sequence[int]) -> int:
-    """Where is Pointsman worse than somebody else on a load that nobody made it for?"""
-    loads = [Load(name=f"random load {seed}", drawn="any", planners=RANDOM_PLANNERS) for seed in seeds]
-    found = [measure(load, seed, load.planners) for load, seed in zip(loads, seeds, strict=True)]
-    for line in others_win({runs[0].scenario: {run.planner: [run] for run in runs} for runs in found}):
-        print(*line)
-    return 0
-
-
 class Cell:
     """One load with one seed, and who serves it how."""
 
     def __init__(self, load: Load, seed: int) -> None:
         self.load, self.seed = load, seed
-        self.at = drawn(seed, load.drawn)[0] if load.drawn else load.service(seed)
+        self.at = drawn(seed)[0] if load.drawn else load.service(seed)
 
     def run(self, who: str) -> Run:
         """Of one planner, by the name that it has in tables."""
@@ -125,7 +112,7 @@ class Cell:
         if who == STATIC:
             return self._best_fixed
         if who == ALL_GPUS:
-            return drawn(self.seed, self.load.drawn or "")[1:]
+            return drawn(self.seed)[1:]
         if who == CAUSAL:
             return causal.search(at.trace, begins, policy), ""
         if who == ORACLE:

@@ -1,4 +1,4 @@
-"""Loads on random engines, each from its seed alone: a planner is made while looking at the other loads.
+"""Constant loads on random engines, each from its seed alone: a planner is made while looking at the other loads.
 
 Shipped tables, times of the true engine scaled, random lengths and objectives that some fixed layout keeps.
 """
@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from bench.planner.loads import LEADS, TRUTH, Service, policy
-from bench.planner.shapes import SHAPES
 from pointsman.planner.core.types import Bounds, Policy, RoutingNumbers
 from pointsman.planner.performance_tables import table_names
 from pointsman.planner.shipped_engines import shipped_engine
@@ -34,30 +33,28 @@ MOST_DRAWN: Final = 20
 SLOT_S: Final = 30  # in which a load's needs are counted
 MOST_REQUESTS: Final = 20_000
 LEAST_REQUESTS: Final = 100
-ROUNDS: Final = 4  # of scaling a load to the workers it is to need …
+ROUNDS: Final = 4  # of scaling a rate to the workers it is to need …
 MOST_ROUNDS: Final = 8  # … and up to so many, where the last one had too few requests
 
 
 class Lengths(NamedTuple):
-    """Of prompts or outputs: the mean in tokens, the spread of logarithms, how many times as long they become half-way,
-    and the most."""
+    """Of prompts or outputs: the mean in tokens, the spread of logarithms, and the most."""
 
     tokens: int
     spread: float
-    becomes: float
     most: int
 
 
 @cache
-def drawn(seed: int, shape: str) -> tuple[Service, Result, str]:
-    """(the load, what the best of ``AMPLE`` gave, which one). ``any``: of any shape, also if that is not enough."""
+def drawn(seed: int) -> tuple[Service, Result, str]:
+    """(the load, what the best of ``AMPLE`` gave, which one)."""
     draw = np.random.default_rng([seed, 20])
     for _ in range(MOST_DRAWN):
-        made = _service(draw, seed, shape)
+        made = _service(draw, seed)
         if made.simulation.prefill_workers + made.simulation.decode_workers < LEAST_WORKERS:
             continue
         best, layout = best_layout(made, AMPLE, from_s=SETTLED_S)
-        if shape == "any" or within(best, SETTLED_S) >= made.policy.objectives.attainment + REACHED_BY:
+        if within(best, SETTLED_S) >= made.policy.objectives.attainment + REACHED_BY:
             return made, best, layout
     raise RuntimeError(f"seed {seed}: none of {MOST_DRAWN} loads can be served within its objectives")
 
@@ -82,7 +79,7 @@ def best_layout(
     return result, layout
 
 
-def _service(draw: np.random.Generator, seed: int, shape: str) -> Service:
+def _service(draw: np.random.Generator, seed: int) -> Service:
     name = str(draw.choice(table_names()))
     model, gpu, backend, tensor_parallel = name.split()
     engine = shipped_engine(model, gpu, backend, int(tensor_parallel.removeprefix("tp")))
@@ -97,65 +94,53 @@ def _service(draw: np.random.Generator, seed: int, shape: str) -> Service:
         "attainment": float(draw.choice(GOALS)),
     }
     rules = policy(objectives, WORKERS * engine.gpus, Bounds(1, 12), {})
-    rates, becomes, start_s = np.ones(SECONDS), (1.0, 1.0), LEADS.start_s
-    if shape != "constant":
-        varied = np.random.default_rng([seed, 1])
-        shape = str(varied.choice([*SHAPES])) if shape == "any" else shape
-        rates = np.maximum(SHAPES[shape](varied, np.arange(float(varied.choice([1200, 1800, 2700])))), 0.02)
-        start_s = float(varied.choice([30, 60, 120, 180, 300]))
-        if varied.random() < 0.3:
-            becomes = math.exp(varied.uniform(-1.2, 1.2)), math.exp(varied.uniform(-1.2, 1.2))
-    prompts = Lengths(round(prompt), spreads[0], becomes[0], 60_000)
-    outputs = Lengths(round(output), spreads[1], becomes[1], 4_000)
-    truth, leads = Truth(prefill_kappa, decode_kappa, TRUTH.noise_sigma), replace(LEADS, start_s=start_s)
-    simulation = Simulation(engine, 2, 2, truth=truth, leads=leads, seed=seed)
-    trace, (p, d) = _scaled(draw, rates, (prompts, outputs), simulation, rules, workers=draw.uniform(4, 11))
+    prompts, outputs = Lengths(round(prompt), spreads[0], 60_000), Lengths(round(output), spreads[1], 4_000)
+    truth = Truth(prefill_kappa, decode_kappa, TRUTH.noise_sigma)
+    simulation = Simulation(engine, 2, 2, truth=truth, leads=LEADS, seed=seed)
+    trace, (p, d) = _scaled(draw, (prompts, outputs), simulation, rules, workers=draw.uniform(4, 11))
     note = (
-        f"{name}, κ {prefill_kappa:.2f} and {decode_kappa:.2f}; {len(trace) / len(rates):.2f} requests/s of "
+        f"{name}, κ {prefill_kappa:.2f} and {decode_kappa:.2f}; {len(trace) / SECONDS:.2f} requests/s of "
         f"{prompts.tokens}+{outputs.tokens} tokens; TTFT {objectives['ttftMs']:g} ms, "
         f"TPOT {objectives['tpotMs']:g} ms; {p}P{d}D"
     )
-    note = note if shape == "constant" else f"{shape}; starts of {start_s:g} s; {note}"
     return Service(trace, replace(simulation, prefill_workers=p, decode_workers=d), rules, note)
 
 
 def _scaled(
-    draw: np.random.Generator, rates: Floats, lengths: tuple[Lengths, Lengths], simulation: Simulation, rules: Policy,
-    workers: float,
-) -> tuple[Trace, tuple[int, int]]:  # fmt: skip
-    """(a trace whose busiest half minutes need about so many workers, the layout its first ones need)."""
-    seed, scale, first = int(draw.integers(2**32)), 1.0, (1, 1)
+    draw: np.random.Generator, lengths: tuple[Lengths, Lengths], simulation: Simulation, rules: Policy, workers: float
+) -> tuple[Trace, tuple[int, int]]:
+    """(a trace whose busiest half minutes need about so many workers, the layout that its first ones need)."""
+    seed, rate, first = int(draw.integers(2**32)), 1.0, (1, 1)
     for number in range(MOST_ROUNDS):
-        trace = _trace(seed, np.minimum(rates * scale, rates * MOST_REQUESTS / rates.sum()), lengths)
+        trace = _trace(seed, min(rate, MOST_REQUESTS / SECONDS), lengths)
         if len(trace) < LEAST_REQUESTS:
-            scale *= 3
+            rate *= 3
             continue
-        prefill, decode = _needs(trace, simulation, rules, len(rates))
+        prefill, decode = _needs(trace, simulation, rules)
         first = round(float(prefill[:3].mean()) + 0.5), round(float(decode[:3].max()))
         if number >= ROUNDS - 1:
             break
-        scale *= workers / max(0.3, float(np.quantile(prefill + decode, 0.95)))
+        rate *= workers / max(0.3, float(np.quantile(prefill + decode, 0.95)))
     return trace, (min(max(first[0], 1), 8), min(max(first[1], 1), 8))
 
 
-def _needs(trace: Trace, simulation: Simulation, rules: Policy, seconds: int) -> tuple[Floats, Floats]:
+def _needs(trace: Trace, simulation: Simulation, rules: Policy) -> tuple[Floats, Floats]:
     """Prefill and decode workers of each slot, as if nothing were left of the one before."""
     decoding_s = trace.output_tokens * rules.objectives.tpot_ms / 1000
     kv_s = decoding_s * (trace.prompt_tokens + trace.output_tokens / 2)
     weights = prefill_work_s(trace, simulation), decoding_s, kv_s
-    edges = np.arange(0, seconds + SLOT_S, SLOT_S)
+    edges = np.arange(0, SECONDS + SLOT_S, SLOT_S)
     work, sequences, kv_tokens = (np.histogram(trace.arrival_s, edges, weights=w)[0] / SLOT_S for w in weights)
     decode = [decoders(s, kv, simulation, rules, 0.9) for s, kv in zip(sequences, kv_tokens, strict=True)]
     return work / 0.8, np.array(decode, dtype=float)
 
 
-def _trace(seed: int, rates: Floats, lengths: tuple[Lengths, Lengths]) -> Trace:
+def _trace(seed: int, rate: float, lengths: tuple[Lengths, Lengths]) -> Trace:
     draw = np.random.default_rng(seed)
-    counts = draw.poisson(rates)
-    arrival_s = np.sort(np.repeat(np.arange(len(rates)), counts) + draw.random(counts.sum()))
-    later, columns = np.where(arrival_s > len(rates) / 2, 1.0, 0.0), []
-    for mean, spread, becomes, most in lengths:
-        tokens = mean * np.exp(draw.normal(-spread * spread / 2, spread, len(arrival_s)))
-        columns.append(np.clip(np.round(tokens * becomes**later), 1, most).astype(np.int64))
-    prompts, outputs = columns
-    return Trace(f"random load {seed}", arrival_s, prompts, outputs)
+    counts = draw.poisson(rate, SECONDS)
+    arrival_s = np.sort(np.repeat(np.arange(SECONDS), counts) + draw.random(counts.sum()))
+    prompts, outputs = (
+        np.clip(np.round(mean * np.exp(draw.normal(-spread * spread / 2, spread, len(arrival_s)))), 1, most)
+        for mean, spread, most in lengths
+    )
+    return Trace(f"random load {seed}", arrival_s, prompts.astype(np.int64), outputs.astype(np.int64))

@@ -12,7 +12,6 @@ from bench.planner.dynamo import figures
 from bench.planner.dynamo.page import dynamo_wins
 from bench.planner.loads import GROUPS, LOADS, Load
 from bench.planner.own_simulator import MAKERS, Cell
-from bench.planner.shapes import SHAPES
 from bench.rows import RESULTS, Row, read, row
 
 from pointsman.api.protocol.names import Role
@@ -91,22 +90,15 @@ def test_pieces_of_a_trace_follow_each_other_and_keep_their_prefixes() -> None:
 def test_a_random_load_is_its_seeds_and_some_layout_keeps_its_goal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random_loads, "SECONDS", 90)
     monkeypatch.setattr(random_loads, "SETTLED_S", 30.0)
-    made, best, layout = random_loads.drawn(5, "constant")
+    made, best, layout = random_loads.drawn(5)
     random_loads.drawn.cache_clear()
-    again, *_ = random_loads.drawn(5, "constant")
+    again, *_ = random_loads.drawn(5)
     random_loads.drawn.cache_clear()
     assert (made.note, made.policy) == (again.note, again.policy)
     assert made.trace.arrival_s.tolist() == again.trace.arrival_s.tolist()
     assert random_loads.within(best, 30.0) > made.policy.objectives.attainment in random_loads.GOALS
     assert layout in {f"{prefill}P{decode}D" for prefill, decode in random_loads.AMPLE}
     assert made.simulation.prefill_workers + made.simulation.decode_workers >= random_loads.LEAST_WORKERS
-
-
-def test_random_loads_of_any_shape_are_as_large_as_they_are_to_be() -> None:
-    for seed in range(4):
-        made = random_loads._service(np.random.default_rng(seed), seed, "any")
-        assert made.note.partition(";")[0] in SHAPES
-        assert random_loads.LEAST_REQUESTS <= len(made.trace) <= 1.1 * random_loads.MOST_REQUESTS
 
 
 # --- runs ---
