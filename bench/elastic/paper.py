@@ -10,8 +10,8 @@ from statistics import mean
 from typing import Final
 
 from bench.elastic.paper_costs import SequenceParallel, TensorParallel
-from bench.elastic.paper_mixes import L_EVAL, LV_EVAL, SHARE_GPT, Mix, mixed, zipf
-from bench.elastic.paper_search import ABLATION, INPUT, MEASURES, Judged, Tally, find_rates, objectives_of
+from bench.elastic.paper_mixes import L_EVAL, LV_EVAL, SHARE_GPT, Mix, mixed
+from bench.elastic.paper_search import INPUT, MEASURES, Judged, Tally, find_rates, objectives_of
 from bench.elastic.paper_static import OneEngine, PrefillDecode
 from bench.elastic.simulation import Group
 from bench.rows import RESULTS, Row, measure_parts, row
@@ -27,40 +27,29 @@ CHUNKS: Final = (256, 512, 2048, 4096, 16384)
 
 Served = Group | OneEngine | PrefillDecode
 
-Systems = Mapping[str, Sequence[Served]]
-"""By name in the results; of several variants the best one counts."""
 
-
-def elastic(tensor_parallel: int, domains: tuple[int, ...], degrees: Sequence[int]) -> Group:
-    """Pointsman's own book and rounds; ``degrees``: of the groups that may form, ``domains``: see Group."""
-    one = TensorParallel(tensor_parallel)
+def elastic(*degrees: int) -> Group:
+    """Pointsman's own book and rounds, with four instances of two GPUs; ``degrees``: of the groups that may form."""
+    one = TensorParallel(2)
     times = SequenceParallel(one)
     settings = Settings(migration_s_per_token=one.send_s(1), min_degree=min(degrees))
-    return Group(domains, one.slots, times.latency_model(degrees), times, settings)
+    return Group((0, 0, 0, 0), one.slots, times.latency_model(degrees), times, settings)
 
 
-ELASTIC: Final = elastic(2, (0, 0, 0, 0), (1, 2, 3, 4))
-FIXED_SP: Final = elastic(2, (0, 0, 0, 0), (4,))
-PEERS: Final[Systems] = {
+ELASTIC: Final = elastic(1, 2, 3, 4)
+FIXED_SP: Final = elastic(4)
+PEERS: Final[Mapping[str, Sequence[Served]]] = {
     "TP8 as vLLM": [OneEngine(TensorParallel(8))],
     "TP8 with chunked prefill": [OneEngine(TensorParallel(8), each) for each in CHUNKS],
     "static P/D": [PrefillDecode(TensorParallel(4))],
     "fixed TP2 x SP4": [FIXED_SP],
 }
-ABLATION_PEERS: Final[Systems] = {
-    "TP8, same code": [elastic(8, (0,), (1,))],
-    "fixed TP2 x SP4": [FIXED_SP],
-    "4 x TP2": [elastic(2, (0, 1, 2, 3), (1,))],
-}
-
-EXPERIMENTS: Final[Sequence[tuple[Mix, Sequence[str], Systems]]] = (
-    (Mix("ShareGPT", SHARE_GPT, 8, 160.0), [INPUT], PEERS),  # a run of seconds cannot be late by other measures
-    (Mix("L-Eval", L_EVAL, 600, 0.5), MEASURES, PEERS),
-    (Mix("LV-Eval", LV_EVAL, 2400, 0.1), MEASURES, PEERS),
-    (Mix("Mixed", mixed, 1200, 0.2), MEASURES, PEERS),
-    (Mix("Zipf 1.0", zipf(1.0), 400, 0.8), [ABLATION], ABLATION_PEERS),
-    (Mix("Zipf 1.2", zipf(1.2), 200, 2.0), [ABLATION], ABLATION_PEERS),
-    (Mix("Zipf 1.4", zipf(1.4), 100, 4.0), [ABLATION], ABLATION_PEERS),
+"""By name in the results; of several variants the best one counts."""
+EXPERIMENTS: Final[Sequence[tuple[Mix, Sequence[str]]]] = (
+    (Mix("ShareGPT", SHARE_GPT, 8, 160.0), [INPUT]),  # a run of seconds cannot be late by other measures
+    (Mix("L-Eval", L_EVAL, 600, 0.5), MEASURES),
+    (Mix("LV-Eval", LV_EVAL, 2400, 0.1), MEASURES),
+    (Mix("Mixed", mixed, 1200, 0.2), MEASURES),
 )
 
 
@@ -90,12 +79,12 @@ def rates(variants: Sequence[Served], mix: Mix, measures: Sequence[str]) -> dict
     return {each: [found(best[each], seed)[each] for seed in SEEDS] for each in measures}
 
 
-def rows_of(mix: Mix, measures: Sequence[str], peers: Systems) -> list[Row]:
+def rows_of(mix: Mix, measures: Sequence[str]) -> list[Row]:
     """A row for each peer and measure: the target is that the elastic group is first."""
     beside = partial(row, of_ratio=True, of_means=True, at_least=1.0, command=COMMAND)
     ours = rates([ELASTIC], mix, measures)
     rows = []
-    for peer, variants in peers.items():
+    for peer, variants in PEERS.items():
         if share := refused(variants[0], mix):
             name = f"{mix.name}: {REFUSED}"
             rows.append(row(name, "of requests", [0.0], [share], peer_name=peer, at_most=0, command=COMMAND))
@@ -109,7 +98,7 @@ def rows_of(mix: Mix, measures: Sequence[str], peers: Systems) -> list[Row]:
 
 def main(argv: Sequence[str]) -> int:
     """Measure, write the rows; 1 if a target was missed."""
-    parts = {mix.name: partial(rows_of, mix, measures, peers) for mix, measures, peers in EXPERIMENTS}
+    parts = {mix.name: partial(rows_of, mix, measures) for mix, measures in EXPERIMENTS}
     return measure_parts(PATH.stem, COMMAND, __doc__, argv, parts)
 
 

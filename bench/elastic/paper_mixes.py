@@ -37,33 +37,11 @@ SHARE_GPT: Final = DataSet((4, 2_300), (4, 1000))
 L_EVAL: Final = DataSet((2_700, 210_500), (4, 512))
 LV_EVAL: Final = DataSet((15_100, 497_300), (4, 64))
 DATA_SETS: Final = (SHARE_GPT, L_EVAL, LV_EVAL)
-ZIPF_TOKENS: Final = (10, 200_000)
 
 
 def mixed(rng: Random) -> tuple[int, int]:
     """Of any of the data sets, evenly."""
     return rng.choice(DATA_SETS)(rng)
-
-
-def zipf(exponent: float) -> Lengths:
-    """The paper's ablation: a prompt of n tokens with weight ``1 / n**exponent``, n within ZIPF_TOKENS as in its
-    artifact and as from the continuous distribution, and the output of a data set that has such prompts.
-    """
-    least, most = ZIPF_TOKENS
-    power = 1 - exponent
-
-    def quantile(share: float) -> float:
-        if exponent == 1:
-            return least * math.exp(share * math.log(most / least))
-        low, high = math.exp(power * math.log(least)), math.exp(power * math.log(most))
-        return math.exp(math.log(low + share * (high - low)) / power)
-
-    def lengths(rng: Random) -> tuple[int, int]:
-        prompt = round(quantile(rng.random()))
-        sets = [each for each in DATA_SETS if each.prompt[0] <= prompt <= each.prompt[1]]
-        return prompt, log_uniform(rng, *rng.choice(sets or [SHARE_GPT]).output)
-
-    return lengths
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,8 @@ FACTOR: Final = 25.0
 GOOD: Final = 0.9
 COARSE: Final = 1.6  # and its eighth root is below BRACKET
 BRACKET: Final = 1.0605
-ABLATION_TTFT_S: Final = 15.0
-ABLATION_TPOT_S: Final = 0.05
 
 MEASURES = (TOTAL, INPUT, ALL, GOODPUT) = ("total", "input", "total, input and output", "goodput")
-ABLATION: Final = "ablation goodput"
 
 Judged = Mapping[str, float]
 """By measure: 1 where its objective is just met, and more beyond."""
@@ -47,33 +44,24 @@ class Tally:
     def __init__(self, objectives: Sequence[float], count: int) -> None:
         self._objectives, self._count = objectives, count
         self._sums = [0.0, 0.0, 0.0]
-        self._late = self._late_ablation = 0
+        self._late = 0
 
     def add(self, outcome: Outcome) -> None:
         """One has ended."""
         asked = outcome.asked
         lengths = (asked.prompt_tokens, asked.output_tokens)
         first_s, end_s = outcome.first_s - asked.at_s, outcome.end_s - asked.at_s
-        alone_first_s, alone_s = REFERENCE.alone_s(*lengths)
         found = normalised(*lengths, first_s, end_s)
         self._sums = [before + each for before, each in zip(self._sums, found, strict=True)]
-        self._late += end_s > FACTOR * alone_s
-        first_by_s = max(FACTOR * alone_first_s, ABLATION_TTFT_S)
-        self._late_ablation += first_s > first_by_s or found[2] > ABLATION_TPOT_S
+        self._late += end_s > FACTOR * REFERENCE.alone_s(*lengths)[1]
 
     @property
     def judged(self) -> Judged:
         """By measure."""
         pairs = zip(self._sums, self._objectives, strict=True)
         total, first, further = (each / self._count / objective for each, objective in pairs)
-        may_be_late = (1 - GOOD) * self._count
-        return {
-            TOTAL: total,
-            INPUT: first,
-            ALL: max(total, first, further),
-            GOODPUT: self._late / may_be_late,
-            ABLATION: self._late_ablation / may_be_late,
-        }
+        late = self._late / ((1 - GOOD) * self._count)
+        return {TOTAL: total, INPUT: first, ALL: max(total, first, further), GOODPUT: late}
 
 
 def find_rates(judge: Callable[[float], Judged], measures: Sequence[str], first_rate: float) -> dict[str, float]:

@@ -7,7 +7,7 @@ from statistics import mean
 import pytest
 from bench.elastic.paper import ELASTIC, FIXED_SP, PATH, PEERS, Served, rates, refused
 from bench.elastic.paper_costs import KV_BYTES, Chunk, SequenceParallel, TensorParallel
-from bench.elastic.paper_mixes import DATA_SETS, L_EVAL, LV_EVAL, SHARE_GPT, Mix, mixed, zipf
+from bench.elastic.paper_mixes import DATA_SETS, L_EVAL, LV_EVAL, SHARE_GPT, Mix, mixed
 from bench.elastic.paper_search import ALL, FACTOR, GOODPUT, INPUT, TOTAL, Tally, find_rates, objectives_of
 from bench.elastic.paper_static import OneEngine, PrefillDecode
 from bench.elastic.simulation import Asked
@@ -157,15 +157,6 @@ def test_lengths_are_within_the_papers_ranges_and_evenly_spread_over_doublings()
         assert sum(each < middle for each in prompts) / 3000 == pytest.approx(0.5, abs=0.03)
     kinds = [mixed(rng)[0] for _ in range(6000)]
     assert sum(each < 2_700 for each in kinds) / 6000 == pytest.approx(1 / 3, abs=0.03)
-
-
-@pytest.mark.parametrize(("exponent", "median"), [(1.0, 1414), (1.4, 55.2)])
-def test_a_zipf_mix_has_the_median_of_its_distribution(exponent: float, median: float) -> None:
-    """By hand: 10 * 20 000**0.5; and (10**-0.4 + 0.5 * (200 000**-0.4 - 10**-0.4))**(-1 / 0.4)."""
-    rng, lengths = Random(1), zipf(exponent)
-    prompts = sorted(lengths(rng)[0] for _ in range(6001))
-    assert prompts[0] >= 10 and prompts[-1] <= 200_000
-    assert prompts[3000] == pytest.approx(median, rel=0.12)
 
 
 def test_another_rate_brings_the_same_requests_at_other_times() -> None:
