@@ -2,12 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from typing import Final
 
 from pointsman.planner.core.messages.words import are, quantity, sentences
 from pointsman.planner.core.types import Layout
-
-MOST_NAMED: Final = 3
 
 
 def load_unreadable() -> str:
@@ -32,7 +29,8 @@ def too_few_intervals(stale_after_s: float) -> str:
 
 def unreadable_gateways(pods: Sequence[str]) -> str:
     """Of these gateways no two pages could be read for so long that nobody waits for them."""
-    which = ", ".join(pods[:MOST_NAMED]) + (f" and {len(pods) - MOST_NAMED} more" if len(pods) > MOST_NAMED else "")
+    which, more = ", ".join(pods[:3]), len(pods) - 3
+    which = f"{which} and {more} more" if more > 0 else which
     return sentences(
         f"the metrics of {which} cannot be read, so a part of the load is not known",
         "until they can be, nothing is removed and no role is switched",
