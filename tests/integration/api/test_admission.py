@@ -473,7 +473,7 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "service links of the gateway": (
         service(gateway={"template": {"spec": {"enableServiceLinks": True}}}),
-        ("spec.gateway.template.spec.enableServiceLinks", "is true", "leave it out"),
+        ("spec.gateway.template.spec.enableServiceLinks", "is true", "leave the field out"),
     ),
     "a grace period of the gateway": (
         service(gateway={"template": {"spec": {"terminationGracePeriodSeconds": 5}}}),
@@ -545,7 +545,7 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "service links": (
         service(worker={"template": {"spec": {"enableServiceLinks": True}}}),
-        ("template.spec.enableServiceLinks", "enableServiceLinks is true", "leave it out"),
+        ("template.spec.enableServiceLinks", "enableServiceLinks is true", "leave the field out"),
     ),
     "a grace period": (
         service(worker={"template": {"spec": {"terminationGracePeriodSeconds": 5}}}),
@@ -573,11 +573,11 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "a Prometheus without its address": (
         policy(metrics={"source": "Prometheus"}),
-        ("spec.metrics", "prometheusUrl is missing, source is Prometheus", "write the address"),
+        ("spec.metrics", "source is Prometheus, so prometheusUrl is required", "write the address"),
     ),
     "a Secret that nobody needs": (
         policy(metrics={"prometheusSecretRef": {"name": "pointsman-prometheus"}}),
-        ("spec.metrics", "prometheusUrl is missing, prometheusSecretRef is set", "write the address"),
+        ("spec.metrics", "prometheusSecretRef is set, so prometheusUrl is required", "write the address"),
     ),
     "a user twice": (
         policy(
@@ -680,7 +680,7 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "a domain with a scheme": (
         service(multimodal={"allowedDomains": ["example.com", "https://example.com"]}),
-        ("spec.multimodal.allowedDomains[1]", "'https://example.com' is no domain", "e.g. images.example.com"),
+        ("spec.multimodal.allowedDomains[1]", "'https://example.com' is not a valid domain", "e.g. images.example.com"),
     ),
     "no image at all": (
         service(multimodal={"maxImages": 0}),

@@ -196,10 +196,10 @@ def test_a_policy_file_is_read_with_or_without_its_envelope() -> None:
         ({"budget": {"maxGpus": 2, "minGpus": 4}}, "budget: minGpus 4 is above maxGpus 2; write minGpus <= maxGpus"),
         ({"budget": {}}, "budget.maxGpus: this field is required"),
         ({"metrics": {"source": "Graphite"}}, "metrics.source: 'Graphite' is written; input should be 'Direct'"),
-        ({"metrics": {"source": "Prometheus"}}, "metrics: prometheusUrl is missing, source is Prometheus"),
+        ({"metrics": {"source": "Prometheus"}}, "metrics: source is Prometheus, so prometheusUrl is required"),
         (
             {"metrics": {"prometheusSecretRef": {"name": "p"}}},
-            "metrics: prometheusUrl is missing, prometheusSecretRef is set; write the address",
+            "metrics: prometheusSecretRef is set, so prometheusUrl is required; write the address",
         ),
         (
             {

@@ -50,7 +50,7 @@ def test_times_move_only_when_a_status_flips() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "words"), [(Mode.ACTIVE, "plans set"), (Mode.EXTERNAL, "an autoscaler set"), (Mode.SHADOW, "")]
+    ("mode", "words"), [(Mode.ACTIVE, "only plans change"), (Mode.EXTERNAL, "an autoscaler changes"), (Mode.SHADOW, "")]
 )
 def test_a_number_in_the_service_that_is_not_followed_is_said_with_who_owns_it(mode: Mode, words: str) -> None:
     wanted = {"mode": mode, "objectives": {"ttftMs": 1000, "tpotMs": 50}, "budget": {"maxGpus": 8}}
@@ -59,7 +59,7 @@ def test_a_number_in_the_service_that_is_not_followed_is_said_with_who_owns_it(m
     edited = replace(found, service=service(spec(decode=(3, 1, 4))))
     assert "has no effect" not in of(told(found), ConditionType.DECODE_READY).message
     message = of(told(edited), ConditionType.DECODE_READY).message
-    assert (f"replicas 3 has no effect: in mode {mode} of policy thrifty" in message) is bool(words)
+    assert (f"replicas 3 has no effect: PlannerPolicy 'thrifty' is in mode {mode}" in message) is bool(words)
     assert words in message
 
 
@@ -281,7 +281,7 @@ def test_a_pool_held_in_its_bounds_says_what_was_asked_and_what_is_allowed() -> 
     message = next(
         item for item in outcome.pools[Role.DECODE].conditions if item.reason == Reason.OUT_OF_BOUNDS
     ).message
-    assert "has replicas 9" in message
+    assert "the WorkerPool has spec.replicas 9" in message
     assert "1 to 2" in message
     assert outcome.pools[Role.DECODE].desired == 2
 

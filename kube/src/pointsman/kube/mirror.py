@@ -279,7 +279,7 @@ class Mirror(Generic[M]):
         if before is not None and (before.metadata.uid, before.why) == (found.metadata.uid, found.why):
             return
         log.warning(
-            "object not readable, it is left out",
+            "object not readable, it is ignored until it can be read",
             extra={"resource": str(self.resource), "object": "/".join(filter(None, key)), "why": found.why},
         )
         self._tell(self._on_unreadable, found)

@@ -35,7 +35,9 @@ class ProcessSettings(BaseSettings):
     )
 
     log_level: LogLevel = Field(default="info", description="Pointsman's own records from this level on.")
-    log_format: LogFormat = Field(default="json", description="One line a record, as text or as JSON.")
+    log_format: LogFormat = Field(
+        default="json", description="Format of the logs, with one line per record: text or JSON."
+    )
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -81,7 +83,9 @@ class ProcessSettings(BaseSettings):
 class LeaderSettings(ProcessSettings):
     """Of a process of the control plane, of which one leads and others stand by."""
 
-    log_format: LogFormat = Field(default="text", description="One line a record, as text or as JSON.")
+    log_format: LogFormat = Field(
+        default="text", description="Format of the logs, with one line per record: text or JSON."
+    )
     namespace: str = Field(description="Where this process runs; its Lease is there.")
     identity: str = Field(
         validation_alias=AliasChoices("POINTSMAN_POD_NAME", "HOSTNAME", "identity"),

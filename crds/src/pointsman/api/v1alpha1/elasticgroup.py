@@ -319,7 +319,9 @@ class ElasticGroup(Resource):
             Column("Instances", ".spec.instances.replicas", "integer"),
             Column("Ready", ".status.instances.ready", "integer"),
             Column("Joined", ".status.instances.joined", "integer"),
-            Column("Degrees", ".status.degrees", description="Smallest and largest degree at the last poll"),
+            Column(
+                "Degrees", ".status.degrees", description="Smallest and largest degree of parallelism at the last poll"
+            ),
             Column("Free", ".status.slots.free", "integer", description="KV tokens that are free"),
             Column("Reason", '.status.conditions[?(@.type=="Ready")].reason'),
             Column("Model", ".spec.model.source", wide=True),

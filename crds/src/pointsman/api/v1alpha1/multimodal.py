@@ -44,7 +44,7 @@ class MultimodalSpec(ApiModel):
                 json_schema_extra=extra(
                     Rule(
                         f"self.matches({cel_string(DOMAIN_PATTERN)})",
-                        "'{self}' is no domain; write a host name in lower case without scheme and port, "
+                        "'{self}' is not a valid domain; write a host name in lower case without scheme and port, "
                         "e.g. images.example.com",
                     )
                 ),

@@ -319,9 +319,9 @@ class Metrics(ApiModel):
     @model_validator(mode="after")
     def _is_complete(self) -> "Metrics":
         if self.source is MetricsSource.PROMETHEUS and self.prometheus_url is None:
-            raise ValueError("prometheusUrl is missing, source is Prometheus; write the address")
+            raise ValueError("source is Prometheus, so prometheusUrl is required; write the address")
         if self.prometheus_secret_ref is not None and self.prometheus_url is None:
-            raise ValueError("prometheusUrl is missing, prometheusSecretRef is set; write the address")
+            raise ValueError("prometheusSecretRef is set, so prometheusUrl is required; write the address")
         if self.prometheus_secret_ref is not None and re.match(_URL_WITH_USER, self.prometheus_url or ""):
             raise ValueError(
                 "prometheusUrl has a user and prometheusSecretRef is set; move user and password to the Secret"
@@ -332,11 +332,11 @@ class Metrics(ApiModel):
         json_schema_extra=extra(
             Rule(
                 "!has(self.source) || self.source != 'Prometheus' || has(self.prometheusUrl)",
-                "prometheusUrl is missing, source is Prometheus; write the address",
+                "source is Prometheus, so prometheusUrl is required; write the address",
             ),
             Rule(
                 "!has(self.prometheusSecretRef) || has(self.prometheusUrl)",
-                "prometheusUrl is missing, prometheusSecretRef is set; write the address",
+                "prometheusSecretRef is set, so prometheusUrl is required; write the address",
             ),
             Rule(
                 f"!has(self.prometheusSecretRef) || !has(self.prometheusUrl) || "

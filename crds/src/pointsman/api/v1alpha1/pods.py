@@ -41,8 +41,8 @@ def no_service_links(service: str, variable: str, process: str) -> Rule:
     """Variables of a Service named ``service`` would stop ``process``."""
     return Rule(
         "!has(self.enableServiceLinks) || !self.enableServiceLinks",
-        f"enableServiceLinks is true: a Service named {service} would set {variable} and stop the {process}; "
-        "leave it out",
+        f"enableServiceLinks is true, but must be false: for a Service named {service}, Kubernetes would set "
+        f"{variable}, which stops the {process}; leave the field out",
         field_path=".enableServiceLinks",
     )
 

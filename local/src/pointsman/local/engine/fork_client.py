@@ -119,7 +119,7 @@ def _start_patiently(socket_path: Path, argv: Sequence[str], interrupts: Iterabl
             return start(socket_path, argv, os.environ, Path.cwd())
         except (FileNotFoundError, ConnectionRefusedError) as error:
             if time.monotonic() > deadline_s:
-                raise ForkServerFailed(f"no fork server listens after {PATIENCE_S:.0f} s") from error
+                raise ForkServerFailed(f"the fork server did not start listening within {PATIENCE_S:.0f} s") from error
         interrupted = signal.sigtimedwait(set(interrupts), 0.1)
         if interrupted is not None:
             raise SystemExit(128 + interrupted.si_signo)

@@ -227,7 +227,7 @@ def _parser() -> argparse.ArgumentParser:
 
     load = parser.add_argument_group("the load").add_argument
     load("--seed", type=int, default=1, metavar="N", help="of everything random (default: 1)")
-    load("--speed", type=_factor, default=1.0, metavar="X", help="the trace in 1/X of its time (default: 1)")
+    load("--speed", type=_factor, default=1.0, metavar="X", help="replay the trace X times as fast (default: 1)")
     load(
         "--copies", type=_whole, default=1, metavar="N", help="N shifted copies at once: N times the rate (default: 1)"
     )

@@ -68,5 +68,5 @@ def _text(option: str, path: Path) -> str:
 
 def _user(text: str) -> str:
     if not text or ":" in text or not text.isprintable():
-        raise argparse.ArgumentTypeError(f"'{text}' is no name of a user: write one without a colon")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a valid user name: write one without a colon")
     return text

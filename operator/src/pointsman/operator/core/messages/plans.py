@@ -51,7 +51,7 @@ def waits_for_pool(role: str) -> str:
 
 
 def scales_pool(plan: str, replicas: int, wanted: int) -> str:
-    return f"plan {plan} changes it from {replicas} to {wanted}"
+    return f"plan {plan} changes the replicas of this pool from {replicas} to {wanted}"
 
 
 def progress(counts: Mapping[Role, tuple[int, int]]) -> str:
@@ -92,7 +92,7 @@ def routing(local_tokens: int, pending: int | None, decoding: int | None) -> str
 
 
 def instances_scaled(plan: str, replicas: int, wanted: int) -> str:
-    return f"plan {plan} changes instances from {replicas} to {wanted}"
+    return f"plan {plan} changes the number of instances from {replicas} to {wanted}"
 
 
 def instance_progress(ready: int, desired: int) -> str:

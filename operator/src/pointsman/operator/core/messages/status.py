@@ -30,7 +30,8 @@ def pod_ended(worker: str, phase: str, cause: str) -> str:
 
 
 def not_started(worker: str, reason: str | None, message: str) -> str:
-    return f"{worker}: {reason} {message}"
+    because = f" ({reason})" if reason else ""
+    return f"pod {worker} does not start{because}: {message}"
 
 
 def crashed(worker: str, code: int, reason: str | None, restarts: int, log: str) -> str:
@@ -121,7 +122,10 @@ def creating(have: str) -> str:
 
 
 def replicas_clamped(have: str, asked: int, role: Role, minimum: int, maximum: int) -> str:
-    return f"{have}; the pool has replicas {asked}, but spec.pools.{role.label} allows {minimum} to {maximum}"
+    return (
+        f"{have}; the WorkerPool has spec.replicas {asked}, but spec.pools.{role.label} of the service allows "
+        f"{minimum} to {maximum}"
+    )
 
 
 def replicas_kept(have: str, role: Role, replicas: int) -> str:
@@ -129,10 +133,10 @@ def replicas_kept(have: str, role: Role, replicas: int) -> str:
 
 
 def replicas_ignored(have: str, role: Role, replicas: int, mode: Mode, policy: str) -> str:
-    owners = "kubectl scale or an autoscaler" if mode is Mode.EXTERNAL else "plans"
+    owners = "kubectl scale or an autoscaler changes" if mode is Mode.EXTERNAL else "plans change"
     return (
-        f"{have}; spec.pools.{role.label}.replicas {replicas} has no effect: in mode {mode} of policy {policy}, "
-        f"{owners} set the replicas of the pool"
+        f"{have}; spec.pools.{role.label}.replicas {replicas} has no effect: PlannerPolicy '{policy}' is in mode "
+        f"{mode}, so only {owners} the replicas of the pool"
     )
 
 
