@@ -41,15 +41,10 @@ def on_gpu() -> str:
     """The page of the engine on a GPU."""
     found = json.loads((RESULTS / "elastic_gpu.json").read_text())
 
-    def seam(dtype: str) -> str:
-        of = found["exact"][f"seam_{dtype}"]
-        (operation,) = {each for one in of for each in one["operations"]}
-        return f"{max(each['output_error'] for each in of):.1g} (`{operation.removesuffix('.default')}`)"
-
     def alone(dtype: str, what: str) -> list[Any]:
         return [one[what] for name, one in found["exact"].items() if name.endswith(f" {dtype}")]
 
     def groups(transport: str) -> list[Any]:
         return [*found[f"{transport}_float32"], *found[f"{transport}_plain"]]
 
-    return render("elastic-gpu.md", found=found, seam=seam, alone=alone, groups=groups)
+    return render("elastic-gpu.md", found=found, alone=alone, groups=groups)

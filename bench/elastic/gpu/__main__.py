@@ -4,7 +4,6 @@ On one GPU: one instance beside transformers, two to four instances over gloo, a
 GPU as if each had a computer of its own. It does not measure NCCL between two GPUs. Ten minutes.
 """
 
-import argparse
 import json
 import os
 import signal
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bench.rows import RESULTS, keep, kept
+from bench.rows import RESULTS, keep, kept, options
 
 COMMAND: Final = "make bench-elastic-gpu"
 PARTS: Final = ("exact", "alone", "together")
@@ -31,15 +30,13 @@ Program = Sequence[str]
 
 def main(argv: Sequence[str]) -> int:
     """Run the parts; 0 unless there is nothing to run them on."""
-    parser = argparse.ArgumentParser(
-        prog=COMMAND, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu tries the benchmark, in small")
-    parser.add_argument("--python", type=Path, help="default: that of the engine environment")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--output", type=Path, help="folder for logs and what each program finds (default: a new one)")
-    asked = parser.parse_args(argv)
-    output: Path = asked.output or Path(tempfile.mkdtemp())
+    asked = options(
+        COMMAND, __doc__, argv,
+        device=("cuda", "or cpu, which tries the benchmark in small"), parts=(PARTS, "that run"),
+        python=("", "instead of that of the engine environment"),
+        output=("", "folder for logs and what each program finds, instead of a new one"),
+    )  # fmt: skip
+    output = Path(asked.output or tempfile.mkdtemp())
     output.mkdir(parents=True, exist_ok=True)
     run = Runner(*environment(asked.python), output)
     if asked.device == "cuda" and not run.ends_well(
@@ -84,15 +81,15 @@ def exact_programs(device: str, small: Path) -> dict[str, Program]:
     return programs
 
 
-def environment(python: Path | None) -> tuple[Path, dict[str, str]]:
+def environment(python: str) -> tuple[str, dict[str, str]]:
     """A Python that has torch, transformers and what instances import, and the variables of its processes."""
-    if python is not None:
+    if python:
         variables = {**os.environ, "PYTHONPATH": ""}
     else:
         from pointsman.local.engine.environment import ensure_engine_environment  # not needed beside another Python
 
         engine = ensure_engine_environment()
-        python, variables = engine.python, engine.variables()
+        python, variables = str(engine.python), engine.variables()
     return python, variables | {"PYTHONPATH": f"{variables['PYTHONPATH']}:{ROOT}:{ROOT / 'tests'}"}
 
 
@@ -100,7 +97,7 @@ def environment(python: Path | None) -> tuple[Path, dict[str, str]]:
 class Runner:
     """Runs programs with ``python``. What each found is in ``output`` by its name, and its log beside it."""
 
-    python: Path
+    python: str
     variables: Mapping[str, str]
     output: Path
 
