@@ -1,15 +1,16 @@
 """Loads that nobody made a planner for: everything of one comes from its seed; one in three is a recorded piece."""
 
 import math
-import random
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from bench.planner.dynamo.references import SHORTEST_STEP_MS, capacity, pass_s
-from bench.planner.dynamo.workloads import MAX_GPUS, RANDOM, SETUP, Request, Workload, azure_requests, mooncake_requests
+from bench.planner.dynamo.workloads import MAX_GPUS, RANDOM, SETUP, Workload, azure_requests, mooncake_requests
 from bench.planner.shapes import SHAPES
+
+from pointsman.planner.replay.requests import Arrived
 
 SLOT_S = 30
 MOST_REQUESTS = 12_000
@@ -31,7 +32,7 @@ def random_trace(seed: int) -> tuple[Workload, int] | None:
     if name == "azure_conv":
         requests = _piece(draw, azure_requests(2, draw.uniform(200, 1500)))
     elif name == "moon_conv":
-        requests = _piece(draw, mooncake_requests(random.Random(seed)))
+        requests = _piece(draw, mooncake_requests(seed))
         blocks, engine = max(blocks, 6144), engine | {"num_gpu_blocks": 16384}
         other = {"context_tokens": 131072, "causal_window_s": 60}
     else:
@@ -45,7 +46,7 @@ def random_trace(seed: int) -> tuple[Workload, int] | None:
     )
     needs = _needs(whole, CACHED if name == "moon_conv" else 0.0)
     kept = min(1.0, float(draw.uniform(*of["workers"])) / float(np.quantile(needs.sum(axis=0), 0.97)))
-    requests = sorted((r for r in requests if draw.random() < kept), key=lambda r: r.at_s)
+    requests = sorted((r for r in requests if draw.random() < kept), key=lambda r: r.arrival_s)
     begins = needs[:, : max(2, needs.shape[1] // 10)]
     first = tuple(max(1, math.ceil(role.mean() * kept)) for role in begins)
     if len(requests) < LEAST_REQUESTS or sum(first) >= MAX_GPUS:
@@ -53,7 +54,7 @@ def random_trace(seed: int) -> tuple[Workload, int] | None:
     return replace(whole, requests=requests, first=first), start_s
 
 
-def _synthetic(draw: Draw) -> tuple[str, list[Request]]:
+def _synthetic(draw: Draw) -> tuple[str, list[Arrived]]:
     seconds, name = int(draw.integers(1200, 2700)), str(draw.choice(list(SHAPES)))
     rates = SHAPES[name](draw, np.arange(float(seconds)))
     prompt, output = (math.exp(draw.uniform(math.log(low), math.log(high))) for low, high in ((400, 8000), (60, 600)))
@@ -67,20 +68,21 @@ def _synthetic(draw: Draw) -> tuple[str, list[Request]]:
         return int(min(max(drawn * (becomes if at_s > change_s else 1.0), least), most))
 
     return name, [
-        Request(float(at_s), length(prompt, becomes[0], at_s, 32, 30_000), length(output, becomes[1], at_s, 8, 4_000))
+        Arrived(float(at_s), length(prompt, becomes[0], at_s, 32, 30_000), length(output, becomes[1], at_s, 8, 4_000))
         for at_s in arrivals_s
     ]
 
 
-def _piece(draw: Draw, recorded: Iterable[Request]) -> list[Request]:
+def _piece(draw: Draw, recorded: Iterable[Arrived]) -> list[Arrived]:
     """So many seconds of it, slower or faster than they were."""
     begin_s, stretch = float(draw.uniform(0, 1200)), float(draw.uniform(0.6, 1.5))
-    return [replace(r, at_s=(r.at_s - begin_s) * stretch) for r in recorded if begin_s <= r.at_s < begin_s + 2100]
+    piece = [r for r in recorded if begin_s <= r.arrival_s < begin_s + 2100]
+    return [r._replace(arrival_s=(r.arrival_s - begin_s) * stretch) for r in piece]
 
 
 def _needs(workload: Workload, cached: float) -> Any:
     """Prefill and decode workers of each slot, as if nothing were left of the one before."""
-    at_s, prompt, output = np.array([(r.at_s, r.prompt_tokens, r.output_tokens) for r in workload.requests]).T
+    at_s, prompt, output = np.array([(r.arrival_s, r.prompt_tokens, r.output_tokens) for r in workload.requests]).T
     kv_s = (prompt + output / 2) * output * workload.itl_ms / 1000
     edges = np.arange(0, at_s.max() + SLOT_S, SLOT_S)
     return np.array(

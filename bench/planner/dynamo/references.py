@@ -56,7 +56,8 @@ def causal(workload: Workload, startup_s: float, hold_s: float, boost: float) ->
 
     ``boost``: as many times the need after a rise, until what queued meanwhile is done.
     """
-    needs = _needs(workload, 0.8, 0.95, workload.causal_window_s)[:, : int(workload.requests[-1].at_s / SLOT_S) + 2]
+    slots = int(workload.requests[-1].arrival_s / SLOT_S) + 2
+    needs = _needs(workload, 0.8, 0.95, workload.causal_window_s)[:, :slots]
     held = np.array([most_ahead(need[::-1], int(hold_s / SLOT_S))[::-1] for need in needs])
     rise, earlier = int((startup_s + 60) / SLOT_S), held.copy()
     earlier[:, rise + 1 :] = held[:, 1:-rise]

@@ -4,23 +4,22 @@ Those that ``bench/data/dynamo.yaml`` lists make the published means. Everything
 synthetic and the Azure traces share no prefix.
 """
 
-import csv
 import hashlib
 import json
-import lzma
+import math
 import random
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
-from bench.rows import RESULTS
+from bench.planner.loads import DATA, Piece
 
-DATA = RESULTS.parent / "data"
+from pointsman.planner.replay.requests import Arrived
+
 SETUP: dict[str, Any] = yaml.safe_load((DATA / "dynamo.yaml").read_text())
 LOADS: dict[str, dict[str, Any]] = SETUP["loads"]
 CONFIGURATIONS: dict[str, dict[str, Any]] = SETUP["documented"] | SETUP["tuned"]
@@ -30,23 +29,13 @@ BLOCK_TOKENS = 512  # of Mooncake's hash ids
 TRACES = Path(__file__).with_name("traces")
 
 
-@dataclass(frozen=True)
-class Request:
-    """One request. ``blocks``: ids of its prompt's blocks, equal ids for an equal prefix; None: shares nothing."""
-
-    at_s: float
-    prompt_tokens: int
-    output_tokens: int
-    blocks: tuple[int, ...] | None = None
-
-
 @dataclass(frozen=True, eq=False)
 class Workload:
     """A trace file and what an operator would know before it runs: the engine's limits, objectives, first layout."""
 
     name: str
     seed: int
-    requests: Sequence[Request]
+    requests: Sequence[Arrived]
     prefill_engine: dict[str, Any]
     decode_engine: dict[str, Any]
     ttft_ms: float
@@ -70,13 +59,13 @@ class Workload:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _line(number: int, request: Request) -> str:
+def _line(number: int, request: Arrived) -> str:
     own = range(number * 1000, number * 1000 - (-request.prompt_tokens // BLOCK_TOKENS))
     line = {
-        "timestamp": int(request.at_s * 1000),
+        "timestamp": int(request.arrival_s * 1000),
         "input_length": request.prompt_tokens,
         "output_length": request.output_tokens,
-        "hash_ids": [*(own if request.blocks is None else request.blocks)],
+        "hash_ids": [*(request.prefix_blocks or own)],
     }
     return json.dumps(line) + "\n"
 
@@ -86,15 +75,15 @@ def workload(name: str, seed: int) -> Workload:
     if name == "azure_conv":
         requests = azure_requests(copies=2, shift_s=600.0)
     elif name == "moon_conv":
-        requests = mooncake_requests(random.Random(seed * 1000 + 6))
+        requests = mooncake_requests(seed * 1000 + 6)
     else:
         requests = _synthetic(seed, **LOADS[name]["trace"])
-    return Workload(name, seed, sorted(requests, key=lambda request: request.at_s), **LOADS[name]["workload"])
+    return Workload(name, seed, sorted(requests, key=lambda request: request.arrival_s), **LOADS[name]["workload"])
 
 
 def _synthetic(
     seed: int, rates: list[tuple[float, float]], lengths: list[tuple[float, float, float]], stream: int | None = None
-) -> Iterator[Request]:
+) -> Iterator[Arrived]:
     """A Poisson process by thinning one at the highest rate; without a ``stream``, by the rate at the one before."""
     draw = random.Random(seed if stream is None else seed * 1000 + stream)
     times_s, heights = zip(*rates, strict=True)
@@ -104,28 +93,23 @@ def _synthetic(
         t += draw.expovariate(rate if stream is None else peak)
         if stream is None or (t < times_s[-1] and draw.random() * peak <= np.interp(t, times_s, heights)):
             _, prompt, output = lengths[bisect_right(lengths, t, key=lambda each: each[0]) - 1]
-            yield Request(t, max(64, int(draw.gauss(prompt, prompt / 4))), max(8, int(draw.gauss(output, output / 4))))
+            yield Arrived(t, max(64, int(draw.gauss(prompt, prompt / 4))), max(8, int(draw.gauss(output, output / 4))))
 
 
-def azure_requests(copies: int, shift_s: float) -> Iterator[Request]:
+def azure_requests(copies: int, shift_s: float) -> Iterator[Arrived]:
     """Azure's conversation trace of 2023 (CC-BY-4.0), laid over itself shifted in time."""
-    with lzma.open(DATA / "azure-llm-2023" / "AzureLLMInferenceTrace_conv.csv.xz", "rt") as lines:
-        next(lines)
-        rows = [
-            # Azure writes seven digits of a second, Python reads six.
-            (datetime.fromisoformat(stamp[:26]).timestamp(), int(prompt), int(output))
-            for stamp, prompt, output in csv.reader(lines)
-        ]
-    first, length_s = rows[0][0], rows[-1][0] - rows[0][0]
+    requests = [*_recorded("azure-llm-2023/AzureLLMInferenceTrace_conv.csv.xz", 0)]
     for copy in range(copies):
-        for at_s, prompt, output in rows:
-            yield Request((at_s - first + copy * shift_s) % length_s, max(16, prompt), max(2, output))
+        for each in requests:
+            yield each._replace(arrival_s=(each.arrival_s + copy * shift_s) % requests[-1].arrival_s)
 
 
-def mooncake_requests(draw: random.Random) -> Iterator[Request]:
+def mooncake_requests(seed: int) -> Iterator[Arrived]:
     """Mooncake's conversation trace (Apache-2.0); its stamps are binned at 3 s, so they are spread again."""
-    with lzma.open(DATA / "mooncake" / "conversation_trace.jsonl.xz", "rt") as lines:
-        for line in lines:
-            row = json.loads(line)
-            at_s = row["timestamp"] / 1000 + draw.random() * 3.0
-            yield Request(at_s, max(16, row["input_length"]), max(2, row["output_length"]), tuple(row["hash_ids"]))
+    return _recorded("mooncake/conversation_trace.jsonl.xz", seed)
+
+
+def _recorded(source: str, seed: int) -> Iterator[Arrived]:
+    """Of a file: no prompt has fewer than 16 tokens here, and no answer fewer than 2."""
+    for each in Piece(source=source, to_s=math.inf).requests(seed, 0):
+        yield each._replace(prompt_tokens=max(16, each.prompt_tokens), output_tokens=max(2, each.output_tokens))
