@@ -16,14 +16,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from bench.rows import Row, finish, options, repeated, row
-from bench.services import one_of_each, served
+from bench.services import serve
+from pointsman.api.v1alpha1.engine_flags import ENGINE_CONTAINER
 from pointsman.local.cluster import LocalCluster
 from pointsman.local.engine.models import ModelSize, ensure_model
+from pointsman.local.quickstart.examples import read_example, with_model
 from pointsman.local.traffic import Api, Endpoint, Prompt, Record, open_loop
 from pointsman.planner.core.types import Bounds, Objectives, Policy
 from pointsman.planner.profile import command as profile
@@ -57,7 +59,7 @@ def main(argv: list[str]) -> int:
         minutes=(3.0, "of profiling"), seed=(1, "of the first trace"),
     )  # fmt: skip
     traces = {rate: load(rate, asked.seconds, seed) for seed, rate in enumerate(asked.rates, asked.seed)}
-    table, runs = asyncio.run(measured(traces, asked.minutes, asked.cores or None))
+    table, runs = measured(traces, asked.minutes, asked.cores)
     found: list[Row] = []
     for rate, trace in traces.items():
         what = f"{len(trace)} requests at {rate:g}/s, predicted by the simulator"
@@ -98,24 +100,37 @@ def _error(runs: Floats, said: Floats | float) -> tuple[float, float]:
 # --- measured ---
 
 
-async def measured(
-    traces: Mapping[float, Trace], minutes: float, cores: str | None
-) -> tuple[Table, dict[float, list[Latencies]]]:
+def measured(traces: Mapping[float, Trace], minutes: float, cores: str) -> tuple[Table, dict[float, list[Latencies]]]:
     """The table of the decode worker, and what clients saw in each run of each trace, by its rate."""
-    async with LocalCluster() as cluster:
-        await asyncio.to_thread(cluster.install)
-        manifest = one_of_each(SERVICE, ensure_model(cluster.environment, ModelSize.SMALL), cores)
-        async with served(cluster, SERVICE, manifest) as (_, endpoint):
-            if cores and (broken := await asyncio.to_thread(cluster.kubectl, "get", "events", *NOT_LIMITED)):
-                raise RuntimeError(f'--cores {cores} is not kept here, "" measures without: {broken}')
-            table = await asyncio.to_thread(_profiled, cluster.kubeconfig, minutes)
-            # The first prompts that move shake hands, and the gateway opens its connections.
-            await _sent(endpoint, load(rate=4, seconds=2, seed=0), "warm")
-            runs = {
-                rate: [latencies(await _sent(endpoint, trace, f"{rate} {number}")) for number in range(RUNS)]
-                for rate, trace in traces.items()
-            }
-    return table, runs
+    with LocalCluster() as cluster:
+        cluster.install()
+        url = serve(cluster, one_of_each(ensure_model(cluster.environment, ModelSize.SMALL), cores))
+        if cores and (broken := cluster.kubectl("get", "events", *NOT_LIMITED)):
+            raise RuntimeError(f'--cores {cores} is not kept here, "" measures without: {broken}')
+        table = _profiled(cluster.kubeconfig, minutes)
+        return table, asyncio.run(_runs(url, traces))
+
+
+def one_of_each(model: Path, cores: str) -> dict[str, Any]:
+    """The quick start's example on one prefill and one decode worker with this CPU limit, without a planner."""
+    manifest = with_model(read_example(), model)
+    manifest["metadata"] = {"name": SERVICE}
+    manifest["spec"]["model"]["servedName"] = SERVICE
+    manifest["spec"]["pools"] |= {role: {"replicas": 1} for role in ("prefill", "decode")}
+    if cores:
+        limited = {"name": ENGINE_CONTAINER, "resources": {"limits": {"cpu": cores}}}
+        manifest["spec"]["worker"]["template"] = {"spec": {"containers": [limited]}}
+    return manifest
+
+
+async def _runs(url: str, traces: Mapping[float, Trace]) -> dict[float, list[Latencies]]:
+    async with Endpoint(url, SERVICE) as endpoint:
+        # The first prompts that move shake hands, and the gateway opens its connections.
+        await _sent(endpoint, load(rate=4, seconds=2, seed=0), "warm")
+        return {
+            rate: [latencies(await _sent(endpoint, trace, f"{rate} {number}")) for number in range(RUNS)]
+            for rate, trace in traces.items()
+        }
 
 
 def _profiled(kubeconfig: Path, minutes: float) -> Table:

@@ -5,17 +5,17 @@ The objective is 25 times what a request takes alone. The systems are the same e
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
 from bench.rows import Row, row
+from bench.services import serve
 from pointsman.local.cluster import LocalCluster
 from pointsman.local.elastic_quickstart.run import EXAMPLE
 from pointsman.local.engine.models import ModelSize, ensure_model
@@ -44,29 +44,24 @@ def goodput_rows(requests: int, seeds: Sequence[int], command: str) -> list[Row]
         cluster.install()
         model = ensure_model(cluster.environment, ModelSize.SMALL)
         for name, degrees in SYSTEMS.items():
-            with served(cluster, model, degrees) as url:
-                found[name] = asyncio.run(measure_system(url, requests, seeds, alone))
-                print(name, found[name], flush=True)
+            url = serve(cluster, group(model, degrees))
+            found[name] = asyncio.run(measure_system(url, requests, seeds, alone))
+            print(name, found[name], flush=True)
+            cluster.kubectl("delete", "eg", NAME, "--wait=false")
+            cluster.kubectl("wait", "--for=delete", "pods", "-l", f"pointsman.dev/service={NAME}", "--timeout=50s")
     name = f"goodput of two instances, long and short prompts, {len(seeds)} seeds"
     beside = partial(row, of_ratio=True, of_means=True, at_least=1.3, command=command)
     elastic = found.pop("elastic")
     return [beside(name, "requests/s", elastic, theirs, peer_name=peer) for peer, theirs in found.items()]
 
 
-@contextmanager
-def served(cluster: LocalCluster, model: Path, degrees: Mapping[str, int]) -> Iterator[str]:
-    """The URL of the gateway of the quick start's group with these degrees, for the time of a ``with`` block."""
-    manifest = yaml.safe_load(EXAMPLE.read_text())
+def group(model: Path, degrees: Mapping[str, int]) -> dict[str, Any]:
+    """The quick start's group with these degrees."""
+    manifest: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text())
     manifest["metadata"]["name"] = NAME
     manifest["spec"] |= {"parallelism": dict(degrees), "drain": {"timeoutSeconds": 5}}
     manifest["spec"]["model"] = {"source": f"file://{model}", "servedName": NAME}
-    cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(manifest))
-    cluster.kubectl("wait", "--for=condition=Ready", f"eg/{NAME}", "--timeout=240s", timeout_s=250)
-    url = cluster.gateway_url(NAME)
-    assert url is not None
-    yield url
-    cluster.kubectl("delete", "eg", NAME, "--wait=false")
-    cluster.kubectl("wait", "--for=delete", "pods", "-l", f"pointsman.dev/service={NAME}", "--timeout=50s")
+    return manifest
 
 
 async def measure_system(url: str, requests: int, seeds: Sequence[int], alone: dict[int, float]) -> list[float]:
