@@ -146,7 +146,7 @@ bench-elastic-planned: sync ## LoongServe's mixes over a day in simulated time, 
 bench-multimodal: sync ## embeddings between workers by each transport, and input broadcasts between ranks in each mode, eleven minutes; writes bench/results/{embedding_transfer,input_broadcast}.json
 	@failed=0; for each in transfer broadcast; do $(RUN) python -m bench.multimodal.$$each || failed=1; done; exit $$failed
 
-bench-seasonal: sync ## rises that recur daily, with and without the seasonal forecast, half an hour (ARGS="--loads constant --forecast"); writes bench/results/seasonal.json
+bench-seasonal: sync ## rises that recur daily, with and without the seasonal forecast, half an hour (ARGS="--parts constant"); writes bench/results/seasonal.json
 	@$(RUN) python -m bench.planner.seasonal $(ARGS); measured=$$?; $(RUN) python -m bench.report; exit $$measured
 
 replays: sync ## replay the example policies; writes docs/reports/replays

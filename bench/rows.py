@@ -9,7 +9,7 @@ import json
 import lzma
 import shlex
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -141,18 +141,20 @@ def finish(name: str, rows: Sequence[Row]) -> int:
     return 0 if all(each.met for each in rows) else 1
 
 
-def measure_parts(
-    name: str, command: str, description: str | None, argv: Sequence[str], parts: Mapping[str, Callable[[], list[Row]]]
-) -> int:
+Parts = Mapping[str, Callable[[], Iterable[Row]]]
+"""What measures the rows of each part. They are named after it: "Mixed: goodput"."""
+
+
+def measure_parts(name: str, command: str, description: str | None, argv: Sequence[str], parts: Parts) -> int:
     """Measure the parts that ``argv`` names, by default all, and write their rows beside those kept of the others.
 
-    A part's rows are named after it: "Mixed: goodput". Returns 1 if a target was missed.
+    Returns 1 if a target was missed.
     """
     chosen = options(command, description, argv, parts=((*parts,), "what is measured again")).parts
     before = read(RESULTS / f"{name}.json")
     rows = {part: [each for each in before if each.name.startswith(f"{part}:")] for part in parts}
     for part in chosen:
-        rows[part] = parts[part]()
+        rows[part] = [*parts[part]()]
         write(name, [*chain(*rows.values())])
         print(f"measured {part}", flush=True)
     return finish(name, [*chain(*rows.values())])

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from bench.planner.loads import LOADS
-from bench.rows import RESULTS, Row, finish, options, read, row
+from bench.rows import Row, measure_parts, row
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.state import State
 from pointsman.planner.core.workload.arrival_forecast import RateForecaster
@@ -131,37 +131,28 @@ def simulated(load: str, seed: int) -> list[Pair]:
 # --- rows ---
 
 
-def rows(load: str, *, simulates: bool) -> Iterator[Row]:
+def rows(load: str) -> Iterator[Row]:
     """Means over the seeds: the ratio with the season to that without."""
     for lead_s in LEADS_S:
         low, high = zip(*(foreseen(load, seed, lead_s) for seed in SEEDS), strict=True)
         yield _beside(f"{load}: rate foreseen too low, {lead_s:g} s ahead", "of the rate", low, at_most=1.0)
         yield _beside(f"{load}: rate foreseen too high, {lead_s:g} s ahead", "of the rate", high, at_most=1.1)
-    if simulates:
+    if load in SIMULATED:
         share, worst_day, gpu_hours = zip(*(simulated(load, seed) for seed in SEEDS), strict=True)
         yield _beside(f"{load}: share of requests within objectives", "", share, at_least=0.999)
         yield _beside(f"{load}: share within objectives on the worst day", "", worst_day, at_least=0.99)
         yield _beside(f"{load}: GPU-hours", "h", gpu_hours, at_most=1.05)
 
 
-def _beside(name: str, unit: str, pairs: Sequence[Pair], **target: float) -> Row:
+def _beside(name: str, unit: str, pairs: Sequence[Pair], **target: Any) -> Row:
     ours, others = zip(*pairs, strict=True)
-    return row(
-        name, unit, ours, others, peer_name="without", of_ratio=True, of_means=True, command=COMMAND,
-        at_most=target.get("at_most"), at_least=target.get("at_least"),
-    )  # fmt: skip
+    beside = partial(row, peer_name="without", of_ratio=True, of_means=True, command=COMMAND)
+    return beside(name, unit, ours, others, **target)
 
 
 def main(argv: Sequence[str]) -> int:
     """Measure what is asked for again, and keep the other rows; 1 if a target is missed."""
-    asked = options(
-        COMMAND, __doc__, argv, loads=((*RATES,), "that are measured"), forecast=(False, "simulate nothing"),
-    )  # fmt: skip
-    path = RESULTS / f"{RESULT}.json"
-    found = {each.name: each for each in (read(path) if path.exists() else ())}
-    for load in asked.loads:
-        found |= {each.name: each for each in rows(load, simulates=load in SIMULATED and not asked.forecast)}
-    return finish(RESULT, [*found.values()])
+    return measure_parts(RESULT, COMMAND, __doc__, argv, {load: partial(rows, load) for load in RATES})
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ def test_rows_are_ratios_of_means_over_the_seeds(monkeypatch: pytest.MonkeyPatch
     low = {11: (0.01, 0.03), 12: (0.02, 0.03), 13: (0.015, 0.03)}
     monkeypatch.setattr(seasonal, "foreseen", lambda load, seed, lead_s: (low[seed], (0.05, 0.05)))
     monkeypatch.setattr(seasonal, "simulated", lambda load, seed: ((0.99, 0.99), (0.98, 0.98), (11.0, 10.0)))
-    found = {each.name: each for each in seasonal.rows("constant", simulates=True)}
+    found = {each.name: each for each in seasonal.rows("constant")}
     short = found["constant: rate foreseen too low, 90 s ahead"]
     assert (short.ours, short.peer, short.ratio, short.met, short.runs) == (0.015, 0.03, 0.5, True, 3)
     hours = found["constant: GPU-hours"]
