@@ -41,7 +41,7 @@ def plan_messages() -> Iterator[str]:
     draw = random.Random(1)
     for _ in range(_CASES):
         observation, policy, wanted, encode = _case(draw)
-        missed = Score(ttft=draw.choice([0.004, 0.9, 0.99]), tpot=draw.choice([0.9, 0.99]))
+        missed = Score(observed=draw.choice([None, 0.004, 0.9, 0.99]))
         state = replace(_KNOWN, requests=draw.choice([0.0, *[1000.0] * 9]), score=missed)
         shares = shared(encode, observation, policy, wanted)
         for _ in range(draw.choice([1, 3])):

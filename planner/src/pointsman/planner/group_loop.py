@@ -180,13 +180,14 @@ class GroupPlanner:
         if record.source.is_repeated(source, list(targets), settings.stale_after_s):
             return settings.interval_s
         at_s = self._time.now_s()
-        unread = record.source.unread({name: source.reading(name) for name in targets}, at_s, settings.stale_after_s)
+        readings = {name: source.reading(name) for name in targets}
+        of_manager = _prefix(key) + manager.key if manager is not None else None
+        unread = record.source.unread(readings, at_s, settings.stale_after_s, of_manager)
         observed = self._observed(key, group, settings, source, record, at_s, unread)
         bounds = Bounds(group.spec.instances.min_replicas, group.spec.instances.max_replicas)
         record.state, decision = decide(record.state, observed, settings, bounds, at_s)
         record.decided_on = None if decision.reason is Reason.STALE_METRICS else observed.seen
-        awaited = {*unread.first, *({_prefix(key) + manager.key} & {*unread.new} if manager is not None else ())}
-        if decision.reason is Reason.STALE_METRICS and awaited and not any(map(source.failed, targets)):
+        if decision.reason is Reason.STALE_METRICS and unread.first and not any(map(source.failed, targets)):
             decision = replace(decision, reason=Reason.NOT_ENOUGH_DATA, message=first_reading("pod"))
         lost = observed.seen.unreadable_gateways
         if lost and decision.reason is not Reason.STALE_METRICS:

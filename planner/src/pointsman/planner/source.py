@@ -130,14 +130,19 @@ class Source:
         self._pages_s = pages_s
         return False
 
-    def unread(self, readings: Mapping[str, Reading | None], at_s: float, stale_after_s: float) -> Unread:
-        """Which gateways were not read twice. ``readings`` of all that are ready."""
+    def unread(
+        self, readings: Mapping[str, Reading | None], at_s: float, stale_after_s: float, manager: str | None = None
+    ) -> Unread:
+        """Which gateways were not read twice. ``readings`` of all that are ready, and of the ``manager`` of a group,
+        which says nothing of the load: until it is read, it is a first look."""
         self._since_s = {name: self._since_s.get(name, at_s) for name in readings}
         missing = [name for name, reading in readings.items() if reading is None]
         late = tuple(name for name in missing if at_s - self._since_s[name] > stale_after_s)
         waiting = tuple(name for name in missing if name not in late)
-        self._was_whole = len(missing) < len(readings) and (self._was_whole or not waiting)
-        return Unread(new=waiting, late=late) if self._was_whole else Unread(first=waiting, late=late)
+        unread, new = {*missing} - {manager}, {*waiting} - {manager}
+        self._was_whole = len(unread) < len({*readings} - {manager}) and (self._was_whole or not new)
+        first = tuple(name for name in waiting if name == manager or not self._was_whole)
+        return Unread(first=first, new=tuple(name for name in waiting if name not in first), late=late)
 
 
 def reading_within(source: Scraper | PrometheusReadings, name: str, stale_after_s: float) -> Reading | None:

@@ -18,6 +18,7 @@ from pointsman.planner.core.metrics.observe import Reading
 from pointsman.planner.core.types import Observation, Reason
 from pointsman.planner.group_loop import GroupPlanner
 from pointsman.planner.metrics import PlannerMetrics
+from pointsman.planner.source import Source, Unread
 from unit.planner.hands import Hands
 from unit.planner.loop_api import KEY, READING, Api, manifest
 from unit.planner.own_metrics import shown
@@ -148,3 +149,14 @@ async def test_a_gateway_that_is_added_and_never_read_freezes_no_group(monkeypat
     said = [body["status"]["conditions"][0] for body in api.applied]
     assert [each["reason"] for each in said] == ["Planning", "GatewayUnreadable"]
     assert "The metrics of g1 cannot be read" in said[1]["message"]
+
+
+def test_a_groups_only_gateway_that_is_replaced_is_a_first_look() -> None:
+    of_nothing: Any = None
+    source = Source("", of_nothing, of_nothing, 2.0, of_nothing)
+    page = Reading({}, {}, 2.5)
+    assert source.unread({"m": page, "g0": page}, 0.0, 20.0, "m") == Unread()
+    assert source.unread({"m": page, "g1": None}, 2.5, 20.0, "m") == Unread(first=("g1",))
+    assert source.unread({"m": page, "g1": page}, 5.0, 20.0, "m") == Unread()
+    assert source.unread({"m": None, "g1": page}, 7.5, 20.0, "m") == Unread(first=("m",))
+    assert source.unread({"m": page, "g1": page, "g2": None}, 10.0, 20.0, "m") == Unread(new=("g2",))

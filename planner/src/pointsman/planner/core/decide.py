@@ -216,6 +216,7 @@ def _targets(
         ),
         most=max(2, policy.max_gpus // observation.gpus_each, len(observation.workers)),
         seasonal_per_s=season.rise_per_s if season is not None else None,
+        in_part=observation.unread_gateways > 0,
     )
     memory, wanted = targets(state.memory, moment)
     return replace(state, memory=memory), wanted

@@ -1,7 +1,7 @@
 """The planner's own account: what it said that clients would get, beside what they got.
 
 In Shadow this is what a policy is judged by: had its plans been carried out, what would have been kept within
-objectives, and how far is its word to be trusted? Where no worker can be started, it also says which role is short.
+objectives, and how far is its word to be trusted? A layout that clients get too little of is not kept for its estimate.
 """
 
 from dataclasses import dataclass
@@ -13,17 +13,14 @@ from pointsman.planner.core.types import Objectives, Service
 class Score:
     """Shares of requests within ``objectives``, means over the last requests; None: nothing was compared yet.
 
-    ``predicted``: for the workers that served, ``observed``: what clients got, ``ttft`` and ``tpot``: the same of one
-    objective alone, ``error``: mean distance of prediction and observation in single looks, ``if_executed``: for the
-    workers that decisions would have made, where they are not carried out.
+    ``predicted``: for the workers that served, ``observed``: what clients got, ``error``: mean distance of the two in
+    single looks, ``if_executed``: for the workers that decisions would have made, where they are not carried out.
     """
 
     predicted: float | None = None
     observed: float | None = None
     error: float | None = None
     if_executed: float | None = None
-    ttft: float | None = None
-    tpot: float | None = None
     objectives: Objectives | None = None
 
     def observe(
@@ -43,17 +40,13 @@ class Score:
         known = self if self.objectives in (None, objectives) else Score()
         weight = min(1.0, requests / 500)
 
-        def mean(so_far: float | None, value: float | None) -> float | None:
-            if value is None or so_far is None:
-                return so_far if value is None else value
-            return so_far + weight * (value - so_far)
+        def mean(so_far: float | None, value: float) -> float:
+            return value if so_far is None else so_far + weight * (value - so_far)
 
         return Score(
             mean(known.predicted, predicted),
             mean(known.observed, service.attainment),
             mean(known.error, abs(service.attainment - predicted)),
             None if if_executed is None else mean(known.if_executed, if_executed),
-            mean(known.ttft, service.ttft_attainment),
-            mean(known.tpot, service.tpot_attainment),
             objectives,
         )

@@ -66,7 +66,9 @@ def decide(
     stable_s = max(policy.scale_in_stabilization_s, lead_s)
     recent = tuple(each for each in state.wanted if each[0] > now_s - stable_s)
     margin = _margin(state, observation, policy, needed.instances, now_s, load)
-    state = replace(state, wanted=(*recent, (now_s, needed.instances)), margin=margin)
+    # While some gateways are not read, what is there may be needed for what they ask.
+    wanted = max(needed.instances, observation.desired if seen.unread_gateways else 0)
+    state = replace(state, wanted=(*recent, (now_s, wanted)), margin=margin)
     inputs = _inputs(state, observation, model, load, needed, forecast.expected, lead_s)
     decision = _chosen(state, observation, policy, bounds, needed, most, stable_s)
     if observation.stuck:
@@ -119,7 +121,7 @@ def _margin(
     """What clients got says whether instances do what the model says; see `margin.py`."""
     service, arrived = observation.seen.service, observation.seen.load
     shares = (service.ttft_attainment, service.tpot_attainment) if service else (None, None)
-    if needed > observation.serving:
+    if needed > observation.serving or observation.seen.unread_gateways:
         return state.margin.interrupted()
     if arrived is None or shares[0] is None or shares[1] is None or observation.seen.old_pages:
         return state.margin  # nobody got an answer in this window, or a part of it was judged before

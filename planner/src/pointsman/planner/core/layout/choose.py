@@ -7,7 +7,7 @@ from pointsman.api.protocol.names import Role
 from pointsman.planner.core.layout.alternatives import considered, in_short
 from pointsman.planner.core.layout.inputs import inputs
 from pointsman.planner.core.layout.rejection_reasons import Choice
-from pointsman.planner.core.layout.role_switches import SwitchStep, missed_role, switch, switches_between
+from pointsman.planner.core.layout.role_switches import SwitchStep, missed_by_clients, switch, switches_between
 from pointsman.planner.core.layout.scaling import beyond_budget, limited, scaled
 from pointsman.planner.core.messages import layouts
 from pointsman.planner.core.messages.words import sentences
@@ -46,9 +46,8 @@ def layout(
     # 4. Why
     is_limited = (known or over) and limited(observation, policy, wanted, target)
     reason, words = _why(choice, is_limited, over)
-    words.append(_missed(choice, point))
     if reason not in _ENOUGH:
-        words.append(_present(choice, alternatives))
+        words.append(_present(choice, alternatives, point))
     if reason in SHORT and not is_limited and (deferred is None or target != now):
         words.append(_not_followed(choice, alternatives))
     if target == now == step.after and deferred is not None:
@@ -126,21 +125,12 @@ def _situation(choice: Choice, shortage: Reason, limits: bool) -> str:
     return layouts.enough(now, serving)
 
 
-def _missed(choice: Choice, point: OperatingPoint) -> str:
-    """What clients miss, where workers switch for it or would; empty: it is no reason for a switch."""
-    state, policy = choice.state, choice.policy
-    missed = missed_role(state, choice.observation, policy, point)
-    toward = state.wanting if choice.switched == choice.now else choice.switched
-    if missed is None or toward is None or toward.of(missed) <= choice.now.of(missed):
-        return ""
-    share = state.score.ttft if missed is Role.PREFILL else state.score.tpot
-    return layouts.missed(missed is Role.PREFILL, share or 0.0, policy.objectives.attainment)
-
-
-def _present(choice: Choice, alternatives: tuple[Alternative, ...]) -> str:
-    """What the present layout would do; without a worker of some role it is no alternative and serves nobody."""
+def _present(choice: Choice, alternatives: tuple[Alternative, ...], point: OperatingPoint) -> str:
+    """What the present layout does; without a worker of some role it is no alternative and serves nobody."""
+    goal = choice.policy.objectives.attainment
     here = next((a.expected_attainment for a in alternatives if a.layout == choice.now), 0.0)
-    return layouts.present(here, choice.policy.objectives.attainment)
+    seen = missed_by_clients(choice.state, choice.observation, choice.policy, point)
+    return layouts.present(here, goal) if seen is None or seen >= here else layouts.missed(seen, goal)
 
 
 def _not_followed(choice: Choice, alternatives: tuple[Alternative, ...]) -> str:

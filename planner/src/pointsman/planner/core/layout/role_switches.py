@@ -1,6 +1,5 @@
 """Which workers change their role: another split of the same workers, if it serves the present clearly better."""
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -86,32 +85,32 @@ def _best_switch(
     At most four workers switch, and of equally good layouts the one with the fewest switches.
     """
     best, best_worth, most_lost = now, 0.0, policy.tuning.max_attainment_loss
-    keeps = kept_by(point, observation, wanted.rate_per_s, state.forecaster.dispersion)
+    seen = missed_by_clients(state, observation, policy, point)
+    keeps = kept_by(point, observation, wanted.rate_per_s, state.forecaster.dispersion, seen)
     moves = sorted(range(-4, 5), key=abs)
-    for layout, _, worth in weighed_switches(observation, policy, wanted, now, state, moves, point):
+    for layout, _, worth in weighed_switches(observation, policy, wanted, now, state, moves):
         # Needs are whole workers: who lacks a hundredth of one seems to lack half, and the other role would pay for it.
         if worth > best_worth and keeps(layout[0] - now[0]) >= keeps(0) - most_lost:
             best, best_worth = layout, worth
     return best
 
 
-def missed_role(state: State, observation: Observation, policy: Policy, point: OperatingPoint) -> Role | None:
-    """The role whose objective clients miss while that of the other is met, where no worker can be started.
+def missed_by_clients(state: State, observation: Observation, policy: Policy, point: OperatingPoint) -> float | None:
+    """The share of requests within objectives, where clients get less than they could; None: they do not, or nothing
+    has ended. Requests that no layout serves in time do not count."""
+    seen, ended = state.score.observed, observation.service is not None and observation.service.attainment is not None
+    if not ended or seen is None or seen >= policy.objectives.attainment - point.unreachable.share:
+        return None
+    return seen
 
-    Requests that no layout serves in time do not count.
+
+def kept_by(
+    point: OperatingPoint, observation: Observation, rate_per_s: float, arrival_scv: float, seen: float | None
+) -> Keeps:
+    """What share of requests those that serve keep within the objectives, with so many of them in the other role.
+
+    The present split keeps no more than clients get (``seen``, where that is too little).
     """
-    ttft, tpot, goal = state.score.ttft, state.score.tpot, policy.objectives.attainment
-    startable = policy.scale_out and (observation.layout.total + 1) * observation.gpus_each <= policy.max_gpus
-    if startable or ttft is None or tpot is None:
-        return None
-    late_prefill, late_decode = ttft < goal - point.unreachable.ttft_share, tpot < goal - point.unreachable.tpot_share
-    if late_prefill == late_decode:
-        return None
-    return Role.PREFILL if late_prefill else Role.DECODE
-
-
-def kept_by(point: OperatingPoint, observation: Observation, rate_per_s: float, arrival_scv: float) -> Keeps:
-    """What share of requests those that serve keep within the objectives, with so many of them in the other role."""
     prefill, decode = observation.serving_layout
     holds_back = observation.routing.flow != UNBOUNDED
 
@@ -119,7 +118,8 @@ def kept_by(point: OperatingPoint, observation: Observation, rate_per_s: float, 
     def keeps(moved: int) -> float:
         if prefill + moved < 1 or decode - moved < 1:
             return 0.0
-        return point.attainment(rate_per_s, arrival_scv, prefill + moved, decode - moved, holds_back=holds_back)
+        kept = point.attainment(rate_per_s, arrival_scv, prefill + moved, decode - moved, holds_back=holds_back)
+        return kept if moved or seen is None else min(kept, seen)
 
     return keeps
 
@@ -131,29 +131,26 @@ def weighed_switches(
     now: Layout,
     state: State,
     moves: Sequence[int],
-    point: OperatingPoint,
 ) -> Iterator[tuple[Layout, float, float]]:
     """(a layout with so many decode workers made prefill workers, the share of the need that it serves more, what of
     that is beyond what a switch must bring).
 
     What only starts serves nobody yet: it is the workers that serve which are weighed. Layouts that leave a role
-    without one of these, or its bounds, are left out. Towards a role whose objective clients miss, workers beyond the
-    need count too, and a switch back is as good as any: clients know better than the model.
+    without one of these, or its bounds, are left out.
     """
     tuning, (need_p, need_d) = policy.tuning, wanted.load_now
-    missed = missed_role(state, observation, policy, point)
     serving = observation.serving_layout
     # For so long the means are also of requests that the last switch was made for.
     recent = [r for r in state.history.switches if observation.at_s - r.at_s < tuning.length_window_s]
     last = recent[-1].target if recent else None
 
-    def served(p: int, d: int, most: float) -> float:
+    def served(p: int, d: int) -> float:
         """The share of the need that the scarcer role has."""
-        return min(most, p / need_p, d / need_d)
+        return min(1.0, p / need_p, d / need_d)
 
     def band(way: Role) -> float:
         """What must be gained; more for undoing what was done a moment ago."""
-        return tuning.switch_min_gain if last in (None, way) or missed is way else tuning.reversal_min_gain
+        return tuning.switch_min_gain if last in (None, way) else tuning.reversal_min_gain
 
     for moved in moves:
         p, d = now[0] + moved, now[1] - moved
@@ -162,8 +159,7 @@ def weighed_switches(
         if min(p, d, serving[0] + moved, serving[1] - moved) < 1 or moved == 0:
             continue
         way = Role.PREFILL if moved > 0 else Role.DECODE
-        most = math.inf if missed is way else 1.0
-        gain = served(serving[0] + moved, serving[1] - moved, most) - served(*serving, most)
+        gain = served(serving[0] + moved, serving[1] - moved) - served(*serving)
         yield Layout(p, d), gain, gain - band(way)
 
 

@@ -93,6 +93,8 @@ def _reduced(observation: Observation, policy: Policy, wanted: Targets) -> Layou
     if wanted.needed.total <= most:
         need = max(1.0, float(wanted.prefill)), max(1.0, float(wanted.decode))
     least = _least(policy)
+    if observation.unread:  # nobody knows how few are enough
+        return _cut(now, least, most, need)
     lowest = least if policy.scale_out else Layout(*map(min, now, least))
     target = Layout(*map(min, (wanted.prefill, wanted.decode), now)).most(lowest)
     return _cut(target, least, most, need)

@@ -68,9 +68,9 @@ def too_late(target: Layout) -> str:
     return f"no worker is added: by the time it could serve, {target} will be enough"
 
 
-def missed(of_ttft: bool, share: float, goal: float) -> str:
-    """Clients miss one objective, whatever is estimated."""
-    return f"only {share:.0%} of requests meet objectives.{'ttftMs' if of_ttft else 'tpotMs'}, {goal:.0%} should"
+def missed(share: float, goal: float) -> str:
+    """What clients get of the present layout, where that is less than the estimate."""
+    return f"only {share:.0%} of requests are within objectives now, {goal:.0%} should be"
 
 
 def present(attainment: float, goal: float) -> str:

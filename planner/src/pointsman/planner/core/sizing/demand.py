@@ -82,7 +82,8 @@ class DemandSnapshot:
     at work; ``most_queued``: of those, how many a prefill worker may yet take (what finds the queue full is prefilled
     where it decodes, and no new worker helps it); ``window_s``: of the last look; ``lead_s``: until a worker that is
     started now serves; ``memory_s``: how long past demand keeps capacity; ``most``: workers in all;
-    ``seasonal_per_s``: what the season adds to the rate at the lead; None: it says nothing."""
+    ``seasonal_per_s``: what the season adds to the rate at the lead; None: it says nothing; ``in_part``: requests of
+    some gateways are not known."""
 
     point: OperatingPoint
     attainment: float
@@ -101,6 +102,7 @@ class DemandSnapshot:
     prompts_longer_s: float | None
     most: int
     seasonal_per_s: float | None = None
+    in_part: bool = False
 
     @property
     def committed(self) -> Layout:

@@ -158,6 +158,8 @@ def targets(memory: Memory, moment: DemandSnapshot) -> tuple[Memory, Targets]:
     )
     decode, grow_decode = memory.decode.grow(needed.decode, there.decode, now_s, window_s, sudden=sudden, tuning=tuning)
     stay = needed.most(moment.needs(tuning.rate_headroom * ahead_per_s, 0.0))
+    if moment.in_part:  # what is there may be needed: its scale-in window begins when all of the load is known
+        stay = stay.most(there)
     memory = Memory(
         prefill,
         decode,

@@ -1,0 +1,108 @@
+"""Beside a gateway that is not read, the load is known in part: nothing is concluded from what is missing of it."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pointsman.planner.core.decide import decide
+from pointsman.planner.core.elastic.decide import GroupState
+from pointsman.planner.core.elastic.decide import decide as decide_group
+from pointsman.planner.core.state import State
+from pointsman.planner.core.types import Bounds, Decision, Layout, Load, Observation, Policy, RoutingNumbers, Service
+from unit.planner.elastic import scenes as groups
+from unit.planner.scenes import LLAMA_8B_H100, POLICY, SHORT, observed
+
+SCALES = replace(
+    POLICY, scale_in=True, scale_out=True, max_gpus=12, prefill=Bounds(1, 10), decode=Bounds(1, 10),
+    objectives=replace(POLICY.objectives, ttft_ms=3000.0),
+)  # fmt: skip
+LONG = Load(arrivals_per_s=4, prompt_tokens=20000, output_tokens=200, prompt_length_shares=((20000, 1.0),))
+UNREAD: dict[str, Any] = {"gateways": 2, "unreadable_gateways": ("g1",)}
+
+
+class Looks:
+    """At a service with two gateways, every decision carried out."""
+
+    def __init__(self, policy: Policy, layout: tuple[int, int], routing: RoutingNumbers) -> None:
+        self.policy, self.layout, self.routing = policy, Layout(*layout), routing
+        self.state, self.at_s = State(), 0.0
+
+    def go(self, looks: int, load: Load, **seen: Any) -> Iterator[Decision]:
+        for _ in range(looks):
+            self.at_s += 2.5
+            shown = observed(self.at_s, load, *self.layout, **{"gateways": 2, "routing": self.routing, **seen})
+            self.state, decision, _ = decide(self.state, shown, self.policy, self.at_s, LLAMA_8B_H100)
+            self.layout, self.routing = decision.layout, decision.routing
+            yield decision
+
+
+@pytest.mark.parametrize(("rate", "share"), [(6.0, 0.33), (6.0, 0.5), (5.0, 0.5), (3.0, 0.7)])
+def test_no_worker_goes_when_a_gateway_is_read_again(rate: float, share: float) -> None:
+    looks = Looks(SCALES, (5, 2), RoutingNumbers(512, 32))
+    whole, part = replace(LONG, arrivals_per_s=rate), replace(LONG, arrivals_per_s=rate * share)
+    assert [*looks.go(300, whole)]
+    before = looks.layout
+    assert all(decision.layout.has(before) for decision in looks.go(160, part, **UNREAD))
+    after = [decision.layout for decision in looks.go(60, whole)]
+    assert min(after, key=lambda layout: layout.total).has(before), after
+
+
+def test_a_lower_budget_is_kept_and_no_more_workers_go_than_that() -> None:
+    looks = Looks(replace(SCALES, max_gpus=8), (2, 4), RoutingNumbers(512, 32))
+    whole, part = replace(SHORT, arrivals_per_s=140), replace(SHORT, arrivals_per_s=40)
+    assert [*looks.go(100, whole)] and [*looks.go(60, part, **UNREAD)]
+    looks.policy = replace(looks.policy, max_gpus=5)
+    assert {decision.layout.total for decision in looks.go(100, part, **UNREAD)} == {5}
+
+
+def test_no_bound_and_no_threshold_rises() -> None:
+    load = replace(
+        SHORT, arrivals_per_s=60, prompt_tokens=1200, output_tokens=200, prompt_length_shares=((400, 0.5), (2000, 0.5))
+    )
+    looks = Looks(replace(SCALES, max_gpus=6), (2, 4), RoutingNumbers(512, 32))
+    late = Service(ttft_attainment=0.97, tpot_attainment=0.99, attainment=0.96, prefill_queue_depth=40.0)
+    assert [*looks.go(100, load, service=late)]
+    before = looks.routing
+    found = [decision.routing for decision in looks.go(100, replace(load, arrivals_per_s=20), service=late, **UNREAD)]
+    assert max(each.max_local_prefill_tokens for each in found) <= before.max_local_prefill_tokens
+    assert before.flow.decoding_per_decode_worker is not None
+    bounds = [each.flow.decoding_per_decode_worker for each in found]
+    assert all(bound is not None and bound <= before.flow.decoding_per_decode_worker for bound in bounds), bounds
+
+
+class GroupLooks:
+    """The same at an elastic group."""
+
+    def __init__(self, instances: int, policy: Policy = groups.POLICY) -> None:
+        self.instances, self.policy, self.state, self.at_s = instances, policy, GroupState(), 1000.0
+
+    def go(self, looks: int, rate: float, tpot: float = 0.99, **hidden: Any) -> list[int]:
+        found = []
+        for _ in range(looks):
+            self.at_s += 2.5
+            seen = groups.seen(self.at_s, rate, self.instances)
+            service = Service(ttft_attainment=0.99, tpot_attainment=tpot)
+            part: Observation = replace(seen.seen, service=service, **{"gateways": 2, **hidden})
+            self.state, decision = decide_group(
+                self.state, replace(seen, seen=part), self.policy, groups.BOUNDS, self.at_s
+            )
+            self.instances = decision.instances
+            found.append(decision.instances)
+        return found
+
+
+@pytest.mark.parametrize(("rate", "share"), [(14.0, 0.5), (8.0, 0.5), (12.0, 0.5)])
+def test_no_instance_goes_when_a_gateway_is_read_again(rate: float, share: float) -> None:
+    looks = GroupLooks(8)
+    before = looks.go(60, rate)[-1]
+    assert min(looks.go(100, rate * share, **UNREAD)) >= before
+    assert min(looks.go(12, rate)) >= before
+
+
+def test_late_answers_beside_an_unread_gateway_derate_no_instance() -> None:
+    looks = GroupLooks(2, replace(groups.POLICY, max_gpus=2))
+    looks.go(40, 12.0)
+    looks.go(200, 3.0, tpot=0.6, **UNREAD)
+    assert looks.state.margin.share == 1.0
