@@ -15,7 +15,6 @@ from pointsman.planner.core.encode.target import EncodeMemory, EncodeTarget
 from pointsman.planner.core.layout.choose import layout
 from pointsman.planner.core.layout.stuck_starts import add_stuck_workers
 from pointsman.planner.core.messages import decisions
-from pointsman.planner.core.prediction_score import Score
 from pointsman.planner.core.sizing.pool_targets import Targets
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
@@ -41,8 +40,7 @@ def plan_messages() -> Iterator[str]:
     draw = random.Random(1)
     for _ in range(_CASES):
         observation, policy, wanted, encode = _case(draw)
-        missed = Score(observed=draw.choice([None, 0.004, 0.9, 0.99]))
-        state = replace(_KNOWN, requests=draw.choice([0.0, *[1000.0] * 9]), score=missed)
+        state = _KNOWN if draw.random() < 0.9 else replace(_KNOWN, requests=0.0)
         shares = shared(encode, observation, policy, wanted)
         for _ in range(draw.choice([1, 3])):
             state, decision = layout(state, observation, shares.policy, 100.0, shares.wanted, point())

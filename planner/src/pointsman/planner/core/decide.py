@@ -246,7 +246,7 @@ def _imagined(
     seen = replace(seen, service=Service(held=usual + fleet.backlog))
     imagined = replace(
         state, memory=fleet.memory, history=fleet.history, wanting=fleet.wanting, wanting_ticks=fleet.wanting_ticks,
-        leads=fleet.leads(state.leads, lead_s, now_s), score=Score(),
+        leads=fleet.leads(state.leads, lead_s, now_s),
     )  # fmt: skip
     imagined, wanted = _targets(imagined, seen, policy, load, point)
     if not fleet.switches(now_s):

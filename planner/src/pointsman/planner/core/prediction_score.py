@@ -1,7 +1,7 @@
 """The planner's own account: what it said that clients would get, beside what they got.
 
 In Shadow this is what a policy is judged by: had its plans been carried out, what would have been kept within
-objectives, and how far is its word to be trusted? A layout that clients get too little of is not kept for its estimate.
+objectives, and how far is its word to be trusted?
 """
 
 from dataclasses import dataclass

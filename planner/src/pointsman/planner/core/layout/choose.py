@@ -7,7 +7,7 @@ from pointsman.api.protocol.names import Role
 from pointsman.planner.core.layout.alternatives import considered, in_short
 from pointsman.planner.core.layout.inputs import inputs
 from pointsman.planner.core.layout.rejection_reasons import Choice
-from pointsman.planner.core.layout.role_switches import SwitchStep, missed_by_clients, switch, switches_between
+from pointsman.planner.core.layout.role_switches import SwitchStep, switch, switches_between
 from pointsman.planner.core.layout.scaling import beyond_budget, limited, scaled
 from pointsman.planner.core.messages import layouts
 from pointsman.planner.core.messages.words import sentences
@@ -47,7 +47,7 @@ def layout(
     is_limited = (known or over) and limited(observation, policy, wanted, target)
     reason, words = _why(choice, is_limited, over)
     if reason not in _ENOUGH:
-        words.append(_present(choice, alternatives, point))
+        words.append(_present(choice, alternatives))
     if reason in SHORT and not is_limited and (deferred is None or target != now):
         words.append(_not_followed(choice, alternatives))
     if target == now == step.after and deferred is not None:
@@ -125,12 +125,10 @@ def _situation(choice: Choice, shortage: Reason, limits: bool) -> str:
     return layouts.enough(now, serving)
 
 
-def _present(choice: Choice, alternatives: tuple[Alternative, ...], point: OperatingPoint) -> str:
-    """What the present layout does; without a worker of some role it is no alternative and serves nobody."""
-    goal = choice.policy.objectives.attainment
+def _present(choice: Choice, alternatives: tuple[Alternative, ...]) -> str:
+    """What the present layout would do; without a worker of some role it is no alternative and serves nobody."""
     here = next((a.expected_attainment for a in alternatives if a.layout == choice.now), 0.0)
-    seen = missed_by_clients(choice.state, choice.observation, choice.policy, point)
-    return layouts.present(here, goal) if seen is None or seen >= here else layouts.missed(seen, goal)
+    return layouts.present(here, choice.policy.objectives.attainment)
 
 
 def _not_followed(choice: Choice, alternatives: tuple[Alternative, ...]) -> str:

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
-from pointsman.planner.core.layout.role_switches import kept_by, missed_by_clients, weighed_switches
+from pointsman.planner.core.layout.role_switches import kept_by, weighed_switches
 from pointsman.planner.core.messages import rejections
 from pointsman.planner.core.sizing.operating_point import OperatingPoint
 from pointsman.planner.core.sizing.pool_targets import Targets, is_long
@@ -127,8 +127,7 @@ def _clears_s(wanted: Targets, point: OperatingPoint, layout: Layout) -> float:
 
 def _gain(choice: Choice, point: OperatingPoint, layout: Layout) -> str:
     """What another split would bring to those that serve, beside what it must."""
-    seen = missed_by_clients(choice.state, choice.observation, choice.policy, point)
-    keeps = kept_by(point, choice.observation, choice.wanted.rate_per_s, choice.state.forecaster.dispersion, seen)
+    keeps = kept_by(point, choice.observation, choice.wanted.rate_per_s, choice.state.forecaster.dispersion)
     moves = (layout[0] - choice.now[0],)
     found = weighed_switches(choice.observation, choice.policy, choice.wanted, choice.now, choice.state, moves)
     for _, gain, worth in found:

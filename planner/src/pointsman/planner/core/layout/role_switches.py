@@ -85,8 +85,7 @@ def _best_switch(
     At most four workers switch, and of equally good layouts the one with the fewest switches.
     """
     best, best_worth, most_lost = now, 0.0, policy.tuning.max_attainment_loss
-    seen = missed_by_clients(state, observation, policy, point)
-    keeps = kept_by(point, observation, wanted.rate_per_s, state.forecaster.dispersion, seen)
+    keeps = kept_by(point, observation, wanted.rate_per_s, state.forecaster.dispersion)
     moves = sorted(range(-4, 5), key=abs)
     for layout, _, worth in weighed_switches(observation, policy, wanted, now, state, moves):
         # Needs are whole workers: who lacks a hundredth of one seems to lack half, and the other role would pay for it.
@@ -95,22 +94,8 @@ def _best_switch(
     return best
 
 
-def missed_by_clients(state: State, observation: Observation, policy: Policy, point: OperatingPoint) -> float | None:
-    """The share of requests within objectives, where clients get less than they could; None: they do not, or nothing
-    has ended. Requests that no layout serves in time do not count."""
-    seen, ended = state.score.observed, observation.service is not None and observation.service.attainment is not None
-    if not ended or seen is None or seen >= policy.objectives.attainment - point.unreachable.share:
-        return None
-    return seen
-
-
-def kept_by(
-    point: OperatingPoint, observation: Observation, rate_per_s: float, arrival_scv: float, seen: float | None
-) -> Keeps:
-    """What share of requests those that serve keep within the objectives, with so many of them in the other role.
-
-    The present split keeps no more than clients get (``seen``, where that is too little).
-    """
+def kept_by(point: OperatingPoint, observation: Observation, rate_per_s: float, arrival_scv: float) -> Keeps:
+    """What share of requests those that serve keep within the objectives, with so many of them in the other role."""
     prefill, decode = observation.serving_layout
     holds_back = observation.routing.flow != UNBOUNDED
 
@@ -118,8 +103,7 @@ def kept_by(
     def keeps(moved: int) -> float:
         if prefill + moved < 1 or decode - moved < 1:
             return 0.0
-        kept = point.attainment(rate_per_s, arrival_scv, prefill + moved, decode - moved, holds_back=holds_back)
-        return kept if moved or seen is None else min(kept, seen)
+        return point.attainment(rate_per_s, arrival_scv, prefill + moved, decode - moved, holds_back=holds_back)
 
     return keeps
 

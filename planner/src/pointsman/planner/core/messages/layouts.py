@@ -68,11 +68,6 @@ def too_late(target: Layout) -> str:
     return f"no worker is added: by the time it could serve, {target} will be enough"
 
 
-def missed(share: float, goal: float) -> str:
-    """What clients get of the present layout, where that is less than the estimate."""
-    return f"only {share:.0%} of requests are within objectives now, {goal:.0%} should be"
-
-
 def present(attainment: float, goal: float) -> str:
     """The estimate for the present layout: of a load that is even and has no past."""
     sentence = f"staying would keep {attainment:.0%} of requests within objectives"
