@@ -117,7 +117,7 @@ bench-streaming: sync ## running streams without and with a prefill token budget
 	@$(RUN) python -m bench.streaming $(ARGS)
 
 bench-planner: sync ## our planner beside others in our simulator, an hour and a quarter of a core (ARGS="--jobs 2", ARGS="--only '*on 6 GPUs'": six fixed GPUs alone); writes bench/results/planner.json
-	@$(RUN) python -m bench.planner.own_simulator $(ARGS)
+	@$(RUN) python -m bench.planner.simulator_bench $(ARGS)
 
 bench-scraping: sync ## one planner reads the metrics of a thousand workers, a minute; writes bench/results/scraping.json
 	@$(RUN) python -m bench.planner.scraping $(ARGS)

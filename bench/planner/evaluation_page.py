@@ -8,11 +8,11 @@ from typing import Final
 
 from bench import pages
 from bench.pages import render, texts, write, write_picture
-from bench.planner import own_rows, random_loads
-from bench.planner.cells import ABLATION, KNOWING, OURS, SHARE_S, STATIC, Found, Run, by_planner, read_cells
+from bench.planner import evaluation_rows, random_loads
 from bench.planner.dynamo import figures
 from bench.planner.dynamo import page as beside_dynamo
 from bench.planner.loads import GROUPS, LEADS, LOADS, TRUTH
+from bench.planner.runs import ABLATION, KNOWING, OURS, SHARE_S, STATIC, Found, Run, by_planner, read_cells
 from bench.planner.sources import in_own_simulator
 from bench.rows import Row
 from pointsman.planner.core.types import Policy
@@ -36,7 +36,7 @@ def write_page(runs: Sequence[Run]) -> Path:
     found = {name: of_load for name in LOADS if (of_load := by_planner(runs, name))}
     kept = figures.kept_runs()
     beside, random = figures.cells(kept), figures.random_cells(kept)
-    ours = [*own_rows.rows(runs), *own_rows.kept_speed_rows()]
+    ours = [*evaluation_rows.rows(runs), *evaluation_rows.kept_speed_rows()]
     page = render(
         "planner-evaluation.md",
         groups={group: [(load, found[load.name]) for load in loads.values() if load.name in found]

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from bench.planner.evaluation_rows import COMMAND
 from bench.planner.loads import Load
-from bench.planner.own_rows import COMMAND
 from bench.rows import Row, row
 from pointsman.api.protocol.names import Role
 from pointsman.planner.core.decide import decide

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bench import pages
-from bench.planner import evaluation_page, own_rows, own_simulator, random_loads, sources
-from bench.planner.cells import ABLATION, ALL_GPUS, CAUSAL, ORACLE, OURS, STATIC, Run, by_planner, read_cells
+from bench.planner import evaluation_page, evaluation_rows, random_loads, simulator_bench, sources
 from bench.planner.dynamo import figures
 from bench.planner.dynamo.page import dynamo_wins
 from bench.planner.loads import GROUPS, LOADS, Load
-from bench.planner.own_simulator import MAKERS, Cell
+from bench.planner.runs import ABLATION, ALL_GPUS, CAUSAL, ORACLE, OURS, STATIC, Run, by_planner, read_cells
+from bench.planner.simulator_bench import MAKERS, Cell
 from bench.rows import RESULTS, Row, read, row
 
 from pointsman.api.protocol.names import Role
@@ -28,7 +28,7 @@ def run(planner: str, seed: int, attainment: float, gpu_hours: float, scenario: 
 
 
 def rows(*runs: Run) -> dict[str, Row]:
-    return {row.name: row for row in own_rows.rows(runs)}
+    return {row.name: row for row in evaluation_rows.rows(runs)}
 
 
 FOUND = [
@@ -69,7 +69,7 @@ def test_what_goes_wrong_is_in_the_service_that_is_simulated() -> None:
 
 
 def test_what_is_remembered_wrongly_is_in_the_state_the_planner_begins_with() -> None:
-    lengths = own_simulator.remembering(8000, 125, window_s=2.5).lengths
+    lengths = simulator_bench.remembering(8000, 125, window_s=2.5).lengths
     assert lengths.prompt_tokens == pytest.approx(8000)
     assert lengths.output_tokens == pytest.approx(125)
     assert lengths.first.output_tokens is None
@@ -111,7 +111,7 @@ def shortened(name: str, trace: str) -> Load:
 def test_all_planners_of_a_load_see_the_same_and_arrow_gets_the_best_fixed_layout() -> None:
     load = shortened("burst", "burst:at_s=20,length_s=10,duration_s=60")
     planners = (OURS, f"{ABLATION} a table", "static", STATIC, "Arrow-like")
-    runs = {run.planner: run for run in own_simulator.measure(load, 11, planners)}
+    runs = {run.planner: run for run in simulator_bench.measure(load, 11, planners)}
     assert (*runs,) == planners
     assert all(0 <= each.attainment <= 1 and each.scenario == "burst" for each in runs.values())
     assert runs[OURS].sources == sources.in_own_simulator() != runs[STATIC].sources
@@ -134,8 +134,8 @@ def test_the_clairvoyant_takes_the_fixed_layout_where_no_schedule_is_better() ->
     service = shortened("burst", "burst:at_s=20,length_s=10,duration_s=60").service(1)
     result = simulate(service.trace, service.simulation, service.policy, ours())
     dearer = replace(result, gpu_hours=2 * result.gpu_hours)
-    assert own_simulator.bound((result, ""), (dearer, "6P5D"), attainment=0) == (result, "")
-    assert own_simulator.bound((dearer, ""), (result, "6P5D"), attainment=0) == (
+    assert simulator_bench.bound((result, ""), (dearer, "6P5D"), attainment=0) == (result, "")
+    assert simulator_bench.bound((dearer, ""), (result, "6P5D"), attainment=0) == (
         result, "no schedule is better than 6P5D",
     )  # fmt: skip
 
@@ -146,16 +146,16 @@ def test_what_was_measured_before_is_kept_and_what_nothing_measures_any_longer_i
     kept = [run(f"{ABLATION} {part}", 11, 0.9, 2.0) for part in ("threshold", "memory of bursts")]
     kept += [run(CAUSAL, 11, 0.9, 2.0), run(OURS, 11, 0.9, 2.0)]
     shown: list[Run] = []
-    monkeypatch.setattr(own_simulator, "read_cells", lambda: kept)
-    monkeypatch.setattr(own_simulator, "write", lambda *_: None)
-    monkeypatch.setattr(own_simulator, "write_cells", lambda _: None)
-    monkeypatch.setattr(own_simulator, "write_page", shown.extend)
+    monkeypatch.setattr(simulator_bench, "read_cells", lambda: kept)
+    monkeypatch.setattr(simulator_bench, "write", lambda *_: None)
+    monkeypatch.setattr(simulator_bench, "write_cells", lambda _: None)
+    monkeypatch.setattr(simulator_bench, "write_page", shown.extend)
     monkeypatch.setitem(LOADS, "step", LOADS["step"].model_copy(update={"planners": (CAUSAL, OURS, kept[0].planner)}))
-    monkeypatch.setattr(own_simulator, "measure", _measured)
-    own_simulator.main(["--only", "step", "--seeds", "11", "--ours"])
+    monkeypatch.setattr(simulator_bench, "measure", _measured)
+    simulator_bench.main(["--only", "step", "--seeds", "11", "--ours"])
     assert shown == [kept[2], run(OURS, 11, 0.5, 1.0), run(kept[0].planner, 11, 0.5, 1.0)]
     shown.clear()
-    own_simulator.main(["--only", "step", "--seeds", "11", "--resume"])
+    simulator_bench.main(["--only", "step", "--seeds", "11", "--resume"])
     assert shown == [kept[2], kept[3], kept[0]]
 
 
@@ -245,8 +245,8 @@ def test_each_random_engine_is_judged_by_its_own_goal_and_all_constant_hours_tog
 
 def test_the_committed_rows_are_those_of_the_committed_runs() -> None:
     committed = read(RESULTS / "planner.json")
-    made = [asdict(row) for row in own_rows.rows(read_cells())]
-    assert made == [asdict(row) for row in committed if not row.name.startswith(own_rows.SPEEDS)]
+    made = [asdict(row) for row in evaluation_rows.rows(read_cells())]
+    assert made == [asdict(row) for row in committed if not row.name.startswith(evaluation_rows.SPEEDS)]
 
 
 # --- the page ---

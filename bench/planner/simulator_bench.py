@@ -13,11 +13,11 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Final
 
-from bench.planner.cells import ABLATION, ALL_GPUS, CAUSAL, ORACLE, OURS, STATIC, Run, read_cells, run_of, write_cells
 from bench.planner.evaluation_page import write_page
+from bench.planner.evaluation_rows import COMMAND, RESULT, kept_speed_rows, rows
 from bench.planner.loads import LOADS, Load
-from bench.planner.own_rows import COMMAND, RESULT, kept_speed_rows, rows
 from bench.planner.random_loads import best_layout, drawn
+from bench.planner.runs import ABLATION, ALL_GPUS, CAUSAL, ORACLE, OURS, STATIC, Run, read_cells, run_of, write_cells
 from bench.planner.speed import speed_rows
 from bench.rows import options, write
 from pointsman.planner.core.state import State

@@ -5,8 +5,8 @@ from functools import partial
 from statistics import mean
 from typing import Any, Final
 
-from bench.planner.cells import ABLATION, ALL_GPUS, CAUSAL, KNOWING, ORACLE, OURS, STATIC, Found, Run, by_planner
 from bench.planner.loads import GROUPS, Load
+from bench.planner.runs import ABLATION, ALL_GPUS, CAUSAL, KNOWING, ORACLE, OURS, STATIC, Found, Run, by_planner
 from bench.rows import RESULTS, Row, read, row
 from pointsman.planner.simulator.baselines.causal import TRIED
 
