@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-OWN = {"PATH": os.environ["PATH"], "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+PATH = os.pathsep.join((os.environ["PATH"], os.defpath))  # CI has no git on its own, which whoever commits has
+OWN = {"PATH": PATH, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
 
 
 def run(folder: Path, *command: str, path: str | None = None) -> "subprocess.CompletedProcess[str]":
