@@ -6,11 +6,26 @@ from typing import Any
 
 import pytest
 
+from pointsman.api.protocol.names import Role
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.elastic.decide import GroupState
 from pointsman.planner.core.elastic.decide import decide as decide_group
 from pointsman.planner.core.state import State
-from pointsman.planner.core.types import Bounds, Decision, Layout, Load, Observation, Policy, RoutingNumbers, Service
+from pointsman.planner.core.types import (
+    Bounds,
+    Decision,
+    Layout,
+    Load,
+    Observation,
+    Policy,
+    Reason,
+    RoutingNumbers,
+    Service,
+    Switch,
+    Worker,
+    WorkerCondition,
+)
+from pointsman.planner.evaluation import without_removals
 from unit.planner.elastic import scenes as groups
 from unit.planner.scenes import LLAMA_8B_H100, POLICY, SHORT, observed
 
@@ -106,3 +121,48 @@ def test_late_answers_beside_an_unread_gateway_derate_no_instance() -> None:
     looks.go(40, 12.0)
     looks.go(200, 3.0, tpot=0.6, **UNREAD)
     assert looks.state.margin.share == 1.0
+
+
+def test_a_plan_for_a_group_is_not_withdrawn_on_a_part_of_the_load() -> None:
+    looks = GroupLooks(4, replace(groups.POLICY, scale_out=True))
+    assert max(looks.go(40, 12.0)) >= 4
+    state, reasons = looks.state, set()
+    for number in range(60):
+        seen = groups.seen(looks.at_s + 2.5 * number, 5.0, 4)
+        seen = replace(seen, seen=replace(seen.seen, **UNREAD), awaiting_approval=6)
+        state, decision = decide_group(state, seen, looks.policy, groups.BOUNDS, looks.at_s + 2.5 * number)
+        reasons.add(decision.withdraws)
+    assert reasons == {False}
+
+
+def changed(prefill: int, decode: int, **more: Any) -> Decision:
+    made = Decision(Reason.SPARE_CAPACITY, "fewer", prefill, decode, RoutingNumbers(512, 32), changes_layout=True)
+    return replace(made, **more)
+
+
+ENCODERS = tuple(Worker(f"e{n}", Role.ENCODE, WorkerCondition.ACTIVE) for n in range(3))
+
+
+@pytest.mark.parametrize(
+    ("decision", "stays"),
+    [
+        (changed(1, 4), True),
+        (changed(3, 3, switches=(Switch(Role.DECODE, Role.PREFILL, 1),)), True),
+        (changed(2, 4, encode=2, changes_encode=True, changes_layout=False), True),
+        (changed(3, 4), False),
+        (changed(2, 5, encode=4, changes_encode=True), False),
+    ],
+    ids=["removal", "switch", "encode removal", "start", "starts"],
+)
+def test_an_evaluation_takes_no_worker_from_any_pool(decision: Decision, stays: bool) -> None:
+    seen = observed(0, SHORT, 2, 4, encode_workers=ENCODERS, encode_replicas=3, **UNREAD)
+    found = without_removals(decision, seen, 16)
+    assert found.changes_pools is not stays
+    if stays:
+        now = (2, 4) if decision.encode is None else (2, 4, 3)
+        assert (found.target, found.switches) == (now, ())
+        assert found.message.startswith("1 page of metrics could not be read: no worker is removed")
+    assert without_removals(decision, replace(seen, unreadable_gateways=()), 16) == decision
+    assert without_removals(decision, seen, 8) == decision, "beyond the budget"
+    empty = observed(0, SHORT, 0, 6, encode_workers=ENCODERS, encode_replicas=3, **UNREAD)
+    assert without_removals(decision, empty, 16) == decision, "a role without any worker"

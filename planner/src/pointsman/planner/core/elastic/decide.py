@@ -244,7 +244,8 @@ def _awaiting(
         return replace(state, unwanted_s=None), replace(
             stays, inputs=decision.inputs, alternatives=decision.alternatives
         )
-    if decision.changes_layout or decision.reason is not Reason.STEADY:
+    known = not observation.seen.unread_gateways  # of a part of the load nobody knows what is not wanted
+    if decision.changes_layout or decision.reason is not Reason.STEADY or not known:
         return replace(state, unwanted_s=None), decision
     unwanted_s = 0.0 if state.unwanted_s is None else state.unwanted_s + observation.seen.window_s
     if unwanted_s < policy.scale_in_stabilization_s:
