@@ -50,7 +50,7 @@ async def test_a_pool_scaled_beyond_the_services_bounds_is_held_and_says_so(clus
         return any(item.reason == "OutOfBounds" for item in (pool.status.conditions if pool else ()))
 
     await cluster.until(cluster.pools, says_so, "OutOfBounds on the pool")
-    assert "has replicas 5" in cluster.condition(ConditionType.DECODE_READY)[2]
+    assert "has spec.replicas 5" in cluster.condition(ConditionType.DECODE_READY)[2]
     assert len(cluster.kubelet.created) == 3
 
 
