@@ -125,7 +125,7 @@ def during_switch() -> str:
 
 def more_to_spare(role: Role, other: Role) -> str:
     """Another role gives a worker first."""
-    return f"{role.label} has more workers to spare than {other.label}"
+    return f"{role.label} has more spare workers than {other.label}"
 
 
 def during_start() -> str:
