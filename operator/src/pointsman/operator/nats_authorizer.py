@@ -82,7 +82,8 @@ class NatsAuthorizer:
                 self._client = client
                 await self._connect(authorizer, AUTHORIZER_USER, closed)
                 await authorizer.subscribe(REQUESTS_SUBJECT, cb=self._answer)
-                await authorizer.flush()
+                for _ in range(2):  # nats-py sends a ping ahead of a subscription that it has not sent yet
+                    await authorizer.flush()
                 self.listening = True
                 log.info("authenticating connections of nats", extra={"nats": self._url})
                 await closed.wait()
