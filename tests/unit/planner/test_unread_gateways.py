@@ -1,5 +1,6 @@
 """Beside a gateway that is not read, the load is known in part: nothing is concluded from what is missing of it."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -10,10 +11,15 @@ from pointsman.api.protocol.names import Role
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.elastic.decide import GroupState
 from pointsman.planner.core.elastic.decide import decide as decide_group
+from pointsman.planner.core.layout.unread_gateways import without_removals
+from pointsman.planner.core.prediction_score import Score
+from pointsman.planner.core.sizing.pool_targets import Needs
 from pointsman.planner.core.state import State
+from pointsman.planner.core.switch_guards import History, against_switch
 from pointsman.planner.core.types import (
     Bounds,
     Decision,
+    EncodeLoad,
     Layout,
     Load,
     Observation,
@@ -25,7 +31,6 @@ from pointsman.planner.core.types import (
     Worker,
     WorkerCondition,
 )
-from pointsman.planner.evaluation import without_removals
 from unit.planner.elastic import scenes as groups
 from unit.planner.scenes import LLAMA_8B_H100, POLICY, SHORT, observed
 
@@ -34,6 +39,7 @@ SCALES = replace(
     objectives=replace(POLICY.objectives, ttft_ms=3000.0),
 )  # fmt: skip
 LONG = Load(arrivals_per_s=4, prompt_tokens=20000, output_tokens=200, prompt_length_shares=((20000, 1.0),))
+ENCODERS = tuple(Worker(f"e{n}", Role.ENCODE, WorkerCondition.ACTIVE) for n in range(3))
 UNREAD: dict[str, Any] = {"gateways": 2, "unreadable_gateways": ("g1",)}
 
 
@@ -72,19 +78,77 @@ def test_a_lower_budget_is_kept_and_no_more_workers_go_than_that() -> None:
     assert {decision.layout.total for decision in looks.go(100, part, **UNREAD)} == {5}
 
 
-def test_no_bound_and_no_threshold_rises() -> None:
-    load = replace(
-        SHORT, arrivals_per_s=60, prompt_tokens=1200, output_tokens=200, prompt_length_shares=((400, 0.5), (2000, 0.5))
-    )
-    looks = Looks(replace(SCALES, max_gpus=6), (2, 4), RoutingNumbers(512, 32))
-    late = Service(ttft_attainment=0.97, tpot_attainment=0.99, attainment=0.96, prefill_queue_depth=40.0)
-    assert [*looks.go(100, load, service=late)]
-    before = looks.routing
-    found = [decision.routing for decision in looks.go(100, replace(load, arrivals_per_s=20), service=late, **UNREAD)]
-    assert max(each.max_local_prefill_tokens for each in found) <= before.max_local_prefill_tokens
-    assert before.flow.decoding_per_decode_worker is not None
-    bounds = [each.flow.decoding_per_decode_worker for each in found]
-    assert all(bound is not None and bound <= before.flow.decoding_per_decode_worker for bound in bounds), bounds
+def test_an_unread_gateway_is_taken_to_get_as_many_requests_as_each_other() -> None:
+    """So no bound and no threshold rises because a part of the load is not seen."""
+    lengths = ((300, 0.3), (400, 0.3), (2000, 0.4))
+    load = replace(SHORT, arrivals_per_s=120, prompt_tokens=1200, output_tokens=200, prompt_length_shares=lengths)
+    looks = Looks(replace(POLICY, role_switch=False), (2, 4), RoutingNumbers(512, 32))
+    assert [*looks.go(100, load)]
+    before, half = looks.routing, replace(load, arrivals_per_s=60)
+    assert {decision.routing for decision in looks.go(100, half, **UNREAD)} == {before}
+    assert {decision.routing for decision in looks.go(100, half)} != {before}, "half of the load shows in this scene"
+
+
+def test_the_score_learns_nothing_from_a_part_of_the_load() -> None:
+    looks = Looks(SCALES, (2, 4), RoutingNumbers(512, 32))
+    assert [*looks.go(10, SHORT)]
+    before = looks.state.score
+    assert before != Score()
+    poor = Service(ttft_attainment=0.2, tpot_attainment=0.2, attainment=0.2)
+    assert [*looks.go(40, replace(SHORT, arrivals_per_s=1), service=poor, **UNREAD)]
+    assert looks.state.score == before
+
+
+def test_what_was_there_meanwhile_is_kept_for_a_window_and_is_no_need_that_comes_back() -> None:
+    looks, low = Looks(SCALES, (5, 4), RoutingNumbers(512, 32)), replace(LONG, arrivals_per_s=2)
+    assert {decision.layout for decision in looks.go(60, low, **UNREAD)} == {(5, 4)}
+    window = int(SCALES.scale_in_stabilization_s / SCALES.interval_s)
+    totals = [decision.layout.total for decision in looks.go(window + 40, low)]
+    assert totals[window // 2] == 9 > totals[-1]
+    assert [*looks.go(100, replace(LONG, arrivals_per_s=8))][-1].layout.total > totals[-1]
+    assert looks.state.memory.needs.returns == ()
+
+
+def test_a_role_without_workers_gets_one_of_a_lower_budget() -> None:
+    looks = Looks(replace(SCALES, max_gpus=4, role_switch=False), (0, 8), RoutingNumbers(512, 32))
+    assert [*looks.go(20, replace(SHORT, arrivals_per_s=5), **UNREAD)][-1].layout == (1, 3)
+
+
+def test_no_encode_worker_goes_for_prompts_that_become_more() -> None:
+    """Else the encode pool gives workers to prefill and decode, where the budget is scarce."""
+
+    def fewest(**hidden: Any) -> int:
+        policy = replace(SCALES, max_gpus=8, encode=Bounds(1, 12), role_switch=False)
+        seen = {"encode": EncodeLoad(8, 2, 4, 200.0, 0.0), "encode_workers": ENCODERS, "encode_replicas": 3}
+        looks = Looks(policy, (2, 3), RoutingNumbers(512, 32))
+        return min(
+            decision.encode or 0 for decision in looks.go(100, replace(LONG, arrivals_per_s=12), **seen, **hidden)
+        )
+
+    assert fewest() < 3
+    assert fewest(**UNREAD) == 3
+
+
+@pytest.mark.parametrize(
+    ("hidden", "waits_s"), [(UNREAD, math.inf), ({"gateways": 2, "new_gateways": 1}, 20.0)], ids=str
+)
+def test_a_switch_waits_for_gateways_that_are_not_read(hidden: dict[str, Any], waits_s: float) -> None:
+    switch = Switch(Role.DECODE, Role.PREFILL, 1)
+    found = against_switch(switch, observed(500, SHORT, **hidden), POLICY, History())
+    assert found is not None and found.seconds == waits_s
+    assert against_switch(switch, observed(500, SHORT), POLICY, History()) is None
+    assert against_switch(switch, observed(500, SHORT, 0, 6, **hidden), POLICY, History()) is None
+
+
+@pytest.mark.parametrize("unread", [{}, {"old_pages": 1}], ids=str)
+def test_a_lower_budget_takes_no_more_workers_than_it_must_while_a_page_is_not_read(unread: dict[str, Any]) -> None:
+    looks = Looks(replace(SCALES, max_gpus=9), (3, 6), RoutingNumbers(512, 32))
+    low = replace(SHORT, arrivals_per_s=20)
+    assert [*looks.go(10, low)]
+    memory = replace(looks.state.memory, prefill_needs=Needs(), decode_needs=Needs(), needs=Needs(((25.0, 2),)))
+    looks.state, looks.policy = replace(looks.state, memory=memory), replace(looks.policy, max_gpus=8)
+    total = next(looks.go(1, low, **unread)).layout.total
+    assert total == 8 if unread else total < 8
 
 
 class GroupLooks:
@@ -140,7 +204,7 @@ def changed(prefill: int, decode: int, **more: Any) -> Decision:
     return replace(made, **more)
 
 
-ENCODERS = tuple(Worker(f"e{n}", Role.ENCODE, WorkerCondition.ACTIVE) for n in range(3))
+POLICY_16 = replace(POLICY, max_gpus=16)
 
 
 @pytest.mark.parametrize(
@@ -154,15 +218,15 @@ ENCODERS = tuple(Worker(f"e{n}", Role.ENCODE, WorkerCondition.ACTIVE) for n in r
     ],
     ids=["removal", "switch", "encode removal", "start", "starts"],
 )
-def test_an_evaluation_takes_no_worker_from_any_pool(decision: Decision, stays: bool) -> None:
+def test_no_decision_takes_a_worker_from_any_pool(decision: Decision, stays: bool) -> None:
     seen = observed(0, SHORT, 2, 4, encode_workers=ENCODERS, encode_replicas=3, **UNREAD)
-    found = without_removals(decision, seen, 16)
+    found = without_removals(decision, seen, POLICY_16)
     assert found.changes_pools is not stays
     if stays:
         now = (2, 4) if decision.encode is None else (2, 4, 3)
         assert (found.target, found.switches) == (now, ())
         assert found.message.startswith("1 page of metrics could not be read: no worker is removed")
-    assert without_removals(decision, replace(seen, unreadable_gateways=()), 16) == decision
-    assert without_removals(decision, seen, 8) == decision, "beyond the budget"
+    assert without_removals(decision, replace(seen, unreadable_gateways=()), POLICY_16) == decision
+    assert without_removals(decision, seen, replace(POLICY, max_gpus=8)) == decision, "beyond the budget"
     empty = observed(0, SHORT, 0, 6, encode_workers=ENCODERS, encode_replicas=3, **UNREAD)
-    assert without_removals(decision, empty, 16) == decision, "a role without any worker"
+    assert without_removals(decision, empty, POLICY_16) == decision, "a role without any worker"

@@ -17,7 +17,6 @@ from pointsman.planner import memory
 from pointsman.planner.cluster import Cluster, Target
 from pointsman.planner.core import plan_ledger
 from pointsman.planner.core.decide import decide
-from pointsman.planner.core.messages import layouts
 from pointsman.planner.core.messages.decisions import first_reading, too_few_intervals, unreadable_gateways
 from pointsman.planner.core.messages.words import sentences
 from pointsman.planner.core.metrics.observe import Reading, Seen, counted_once, observation
@@ -132,7 +131,6 @@ class Evaluator:
         await self._read_history(subject, pods, at_s)
         state, decision, next_tick = await asyncio.to_thread(decide, record.state, observed, settings, at_s, base)
         record.state = state
-        decision = without_removals(decision, observed, settings.max_gpus)
         decision = _with_unread(subject, pods, observed, decision, unread)
         self._show(subject, observed, decision)
 
@@ -328,19 +326,6 @@ def _seen_encoders(subject: _Subject, pods: _Pods) -> list[Seen]:
         for target, worker in pods.encoders
         for name in (f"{prefix}{target.key}" if target else "",)
     ]
-
-
-def without_removals(decision: Decision, observed: Observation, max_gpus: int) -> Decision:
-    """Without a change that takes a worker from any pool, while a gateway is not read: of a part of the load nobody
-    knows how few are enough. But for what is beyond the budget, and for a role without any worker."""
-    there = [worker for worker in observed.encode_workers if worker.condition is not WorkerCondition.DRAINING]
-    encode = len(there) if observed.encode_replicas is None else observed.encode_replicas
-    now = (*observed.layout, encode)[: len(decision.target)]
-    gpus = observed.layout.total * observed.gpus_each + sum(worker.gpus for worker in there)
-    takes = bool(decision.switches) or any(after < before for after, before in zip(decision.target, now, strict=True))
-    if not (observed.unread_gateways and takes) or gpus > max_gpus or min(observed.serving_layout) == 0:
-        return decision
-    return replace(decision.without_change(now), message=layouts.unread_pages(observed.unread))
 
 
 def _with_unread(subject: _Subject, pods: _Pods, observed: Observation, decision: Decision, unread: Unread) -> Decision:

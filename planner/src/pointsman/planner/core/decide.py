@@ -17,6 +17,7 @@ from pointsman.planner.core.hysteresis import RaiseHoldoff
 from pointsman.planner.core.layout.choose import layout
 from pointsman.planner.core.layout.plan_withdrawal import withdrawal
 from pointsman.planner.core.layout.stuck_starts import add_stuck_workers, exclude_stuck_workers
+from pointsman.planner.core.layout.unread_gateways import without_removals
 from pointsman.planner.core.messages import decisions
 from pointsman.planner.core.prediction_score import Score
 from pointsman.planner.core.routing.flow_bounds import flow_bounds, queue_limit
@@ -87,7 +88,7 @@ def decide(
     shares = shared(encode, observation, within, wanted)
     within, wanted = shares.policy, shares.wanted
     # 5. Routing.
-    state, routing = _routing(state, observation, policy, model, point, wanted.rate_per_s)
+    state, routing = _routing(state, observation, policy, model, point, _of_all(observation, wanted.rate_per_s))
     # 6. What was foretold, beside what came.
     in_force = replace(observation, routing=replace(observation.routing, flow=routing.flow))
     state, if_executed = _imagined(state, in_force, within, load, wanted.rate_per_s, point)
@@ -101,6 +102,7 @@ def decide(
         decision = _awaiting(add_stuck_workers(decision, observation, counted, policy), observation)
         state, decision = withdrawal(state, decision, observation, policy)
     decision = add_encode_decision(decision, state.encode, observation, policy, encode, shares)
+    decision = without_removals(decision, observation, policy)
     return state, _with_routing(decision, routing, policy), next_tick
 
 
@@ -112,6 +114,11 @@ def _frozen(state: State, observation: Observation, policy: Policy, now_s: float
         encode=state.encode.observe(replace(observation, encode=None), policy),
         wanting=None, wanting_ticks=0, unwanted_s=None,
     )  # fmt: skip
+
+
+def _of_all(observation: Observation, rate_per_s: float) -> float:
+    """The rate of the gateways that are read, and as much for each that is not: workers serve them all."""
+    return rate_per_s * observation.gateways / max(1, observation.gateways - len(observation.unreadable_gateways))
 
 
 def _routing(
@@ -274,7 +281,7 @@ def _scored(
 ) -> Score:
     """What is predicted for the workers that serve, beside what clients got; and ``if_executed``."""
     service, serving = observation.service, [observation.serving(role) for role in LANGUAGE_ROLES]
-    if service is None or min(serving) < 1:
+    if service is None or min(serving) < 1 or observation.unread_gateways:
         return state.score
     scv, holds_back = state.forecaster.dispersion, observation.routing.flow != UNBOUNDED
     here = point.attainment(wanted.rate_per_s, scv, *serving, holds_back=holds_back)

@@ -1,10 +1,8 @@
-"""Derates the modelled decode capacity of an elastic group when clients miss TPOT although the group should be large
-enough.
+"""Derates an elastic group where clients miss objectives although the model finds enough instances.
 
-The model uses means. Clients also notice uneven routing, bursts, and long contexts that meet on one worker. So if the
-model found enough workers and the objective was missed all the same, fewer sequences are planned per worker. That does
-not apply if prompts that are computed between the steps can be the cause: then the threshold is lowered. The factor
-rises slowly, because the capacity proved necessary. If it has to be lowered again, the next rise waits twice as long.
+The model uses means. Clients also notice uneven routing, bursts, and long contexts that meet in one instance. So where
+the objectives were missed all the same, less load is planned per instance. The factor rises slowly, because the
+capacity proved necessary. If it has to be lowered again, the next rise waits twice as long.
 """
 
 import math
@@ -14,13 +12,13 @@ from typing import Final
 from pointsman.planner.core.hysteresis import RaiseHoldoff, more_than_enough
 from pointsman.planner.core.tuning import SHIPPED, Tuning
 
-LEAST: Final = 0.5  # twice as many workers as the model asks for
+LEAST: Final = 0.5  # twice as many instances as the model asks for
 
 
 @dataclass(frozen=True, slots=True)
 class Margin:
-    """``share`` of what a decode worker can do by the model, that is counted on; the attainment it follows (None:
-    unknown) of how many requests; and since when the pool is enough by the model (None: it is not)."""
+    """``share`` of what an instance can do by the model, that is counted on; the attainment it follows (None: unknown)
+    of how many requests; and since when the group is large enough by the model (None: it is not)."""
 
     share: float = 1.0
     attainment: float | None = None
@@ -38,10 +36,10 @@ class Margin:
         answer_s: float,
         tuning: Tuning = SHIPPED,
     ) -> "Margin":
-        """Take a window with so many requests, in which the pool was enough by the model or clients got enough.
+        """Take a window with so many requests, in which the group was large enough by the model.
 
-        ``answer_s``: how long an answer of the mean length takes. What began before the pool was enough says nothing of
-        the model.
+        ``answer_s``: how long an answer of the mean length takes. What began before the group was large enough says
+        nothing of the model.
         """
         if self.enough_since_s is None:
             return replace(self, enough_since_s=now_s)
@@ -63,5 +61,5 @@ class Margin:
         return replace(self, share=share, attainment=seen, requests=counted, rest=rest)
 
     def interrupted(self) -> "Margin":
-        """After a window that says nothing of the model: the pool was short, or what it prefills can be why."""
+        """After a window that says nothing of the model: too few instances, or a part of the load is not known."""
         return replace(self, attainment=None, requests=0.0, enough_since_s=None)

@@ -164,13 +164,12 @@ def target(
     window_s = observation.window_s
     needed, needed_now = need(ahead_per_s, waiting), need(rate_per_s, waiting)
     sudden, enough_ahead = is_sudden(memory.forecaster, now_s, tuning), need(tuning.rate_headroom * ahead_per_s)
-    in_part = has if observation.unread_gateways else 0  # may be needed for what is not known
     patience, grow = memory.patience.grow(needed, has, now_s, window_s, sudden=sudden, tuning=tuning)
-    memory = replace(
-        memory,
-        patience=patience,
-        needs=memory.needs.observe(needed, max(needed, enough_ahead, in_part), has, now_s, window_s, keep_s, tuning),
-    )
+    needs = memory.needs.observe(
+        needed, max(needed, enough_ahead), has, now_s, window_s, keep_s,
+        in_part=observation.unread_gateways > 0, tuning=tuning,
+    )  # fmt: skip
+    memory = replace(memory, patience=patience, needs=needs)
     grow = grow if policy.scale_out else min(grow, has)
     fell_s = last_fall_s(memory.forecaster, now_s, lead_s)
     kept = min(has, memory.needs.kept(now_s, keep_s, pool.active, fell_s, tuning))

@@ -93,11 +93,10 @@ def _reduced(observation: Observation, policy: Policy, wanted: Targets) -> Layou
     if wanted.needed.total <= most:
         need = max(1.0, float(wanted.prefill)), max(1.0, float(wanted.decode))
     least = _least(policy)
-    if observation.unread:  # nobody knows how few are enough
-        return _cut(now, least, most, need)
+    # Of a part of the load nobody knows how few are enough.
+    enough = now if observation.unread else Layout(*map(min, (wanted.prefill, wanted.decode), now))
     lowest = least if policy.scale_out else Layout(*map(min, now, least))
-    target = Layout(*map(min, (wanted.prefill, wanted.decode), now)).most(lowest)
-    return _cut(target, least, most, need)
+    return _cut(enough.most(lowest), least, most, need)
 
 
 def _cut(target: Layout, least: Layout, most: int, need: tuple[float, float]) -> Layout:

@@ -39,14 +39,17 @@ class Needs:
         now_s: float,
         window_s: float,
         least_s: float,
+        *,
+        in_part: bool = False,
         tuning: Tuning = SHIPPED,
     ) -> "Needs":
         """Take one look, at a window: workers that are needed, and that are enough for those who stay.
 
-        What is there at the first look, or at the first after a long time without any, is taken as needed until then.
+        What is there at the first look, or at the first after a long time without any, is taken as needed until then;
+        so is what is there while the load is known ``in_part``.
         """
         looks_s = 2 * window_s
-        unseen = not self.highest or now_s - self.highest[-1][0] > max(tuning.max_evaluation_gap_s, looks_s)
+        unseen = in_part or not self.highest or now_s - self.highest[-1][0] > max(tuning.max_evaluation_gap_s, looks_s)
         returns = tuple(each for each in self.returns if now_s - each[0] < tuning.return_memory_s)
         last_s = max((at_s for at_s, needed in self.met if needed > there), default=None)
         met = min(stay, there)
@@ -158,14 +161,16 @@ def targets(memory: Memory, moment: DemandSnapshot) -> tuple[Memory, Targets]:
     )
     decode, grow_decode = memory.decode.grow(needed.decode, there.decode, now_s, window_s, sudden=sudden, tuning=tuning)
     stay = needed.most(moment.needs(tuning.rate_headroom * ahead_per_s, 0.0))
-    if moment.in_part:  # what is there may be needed: its scale-in window begins when all of the load is known
-        stay = stay.most(there)
+
+    def observed(needs: Needs, need: int, stays: int, has: int) -> Needs:
+        return needs.observe(need, stays, has, now_s, window_s, keep_s, in_part=moment.in_part, tuning=tuning)
+
     memory = Memory(
         prefill,
         decode,
-        memory.prefill_needs.observe(needed.prefill, stay.prefill, there.prefill, now_s, window_s, keep_s, tuning),
-        memory.decode_needs.observe(needed.decode, stay.decode, there.decode, now_s, window_s, keep_s, tuning),
-        memory.needs.observe(needed.total, stay.total, there.total, now_s, window_s, keep_s, tuning),
+        observed(memory.prefill_needs, needed.prefill, stay.prefill, there.prefill),
+        observed(memory.decode_needs, needed.decode, stay.decode, there.decode),
+        observed(memory.needs, needed.total, stay.total, there.total),
     )
     serving, fell_s = Layout(moment.prefill.active, moment.decode.active), moment.fell_s
     retained = Layout(

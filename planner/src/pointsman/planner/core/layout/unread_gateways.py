@@ -1,0 +1,22 @@
+"""A decision on a part of the load: while a gateway is not read, workers are only added."""
+
+from dataclasses import replace
+
+from pointsman.planner.core.messages import layouts
+from pointsman.planner.core.types import Decision, Observation, Policy, WorkerCondition
+
+
+def without_removals(decision: Decision, observation: Observation, policy: Policy) -> Decision:
+    """Without a change that takes a worker from any pool: of a part of the load nobody knows how few are enough.
+
+    But for what is beyond the budget, and for a role without any worker.
+    """
+    there = [worker for worker in observation.encode_workers if worker.condition is not WorkerCondition.DRAINING]
+    encode = len(there) if observation.encode_replicas is None else observation.encode_replicas
+    now = (*observation.layout, encode)[: len(decision.target)]
+    gpus = observation.layout.total * observation.gpus_each + sum(worker.gpus for worker in there)
+    takes = bool(decision.switches) or any(after < before for after, before in zip(decision.target, now, strict=True))
+    must = gpus > policy.max_gpus or min(observation.serving_layout) == 0
+    if must or not (observation.unread_gateways and takes):
+        return decision
+    return replace(decision.without_change(now), message=layouts.unread_pages(observation.unread))
