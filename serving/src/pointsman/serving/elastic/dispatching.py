@@ -35,8 +35,9 @@ from typing import Final
 
 from pointsman.serving.elastic.latency_model import LatencyModel
 from pointsman.serving.elastic.memory import MemoryBound
-from pointsman.serving.elastic.types import DecodeBatch, Instance, RunningRequest, Settings, WaitingRequest, quantity
+from pointsman.serving.elastic.types import DecodeBatch, Instance, RunningRequest, Settings, WaitingRequest
 from pointsman.serving.objectives import Objectives
+from pointsman.serving.words import quantity
 
 STEPS_BETWEEN: Final = 10
 """Tokens that each request of a batch gets before it pauses for prompts that need no more than spare instances: the

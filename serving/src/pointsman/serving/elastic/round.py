@@ -33,8 +33,8 @@ from pointsman.serving.elastic.types import (
     WaitingRequest,
     form_decode_batches,
     move_tokens,
-    quantity,
 )
+from pointsman.serving.words import quantity
 
 
 @dataclass(frozen=True, slots=True)

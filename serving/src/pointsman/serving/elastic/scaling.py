@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from math import ceil
 
 from pointsman.serving.elastic.memory import NoRoom
-from pointsman.serving.elastic.types import DecodeBatch, Instance, RunningRequest, Settings, quantity
+from pointsman.serving.elastic.types import DecodeBatch, Instance, RunningRequest, Settings
+from pointsman.serving.words import quantity
 
 Owners = tuple[tuple[str, int], ...]
 """(instance, tokens) in order of positions: the first instance keeps the first so many tokens, and so on."""

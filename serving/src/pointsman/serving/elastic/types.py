@@ -245,8 +245,3 @@ def move_tokens(requests: Iterable[RunningRequest], moves: Iterable[Move]) -> li
         if not of_request[move.source]:
             del of_request[move.source]
     return [replace(request, tokens_by_instance=tokens[request.id]) for request in listed]
-
-
-def quantity(count: int, noun: str) -> str:
-    """For sentences: 1 slot, 2 slots."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

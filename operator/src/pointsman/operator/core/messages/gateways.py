@@ -1,6 +1,6 @@
 """Messages of the condition GatewayReady."""
 
-from pointsman.operator.core.messages.words import are, quantity
+from pointsman.serving.words import are, quantity
 
 
 def ready(count: int, desired: int) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pointsman.operator.core.messages.words import do, names_of, quantity, were
+from pointsman.serving.words import do, names_of, quantity, were
 
 
 def summary(existing: int, groups: str) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from pointsman.api.protocol.names import Role
-from pointsman.operator.core.messages.words import names_of
+from pointsman.serving.words import names_of
 
 
 def images(found: Sequence[tuple[str | None, str | None]]) -> str:

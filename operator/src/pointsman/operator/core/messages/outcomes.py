@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from pointsman.api.protocol.names import Role
-from pointsman.operator.core.messages.words import quantity
+from pointsman.serving.words import quantity
 
 
 def finalizer_added(why: str) -> str:

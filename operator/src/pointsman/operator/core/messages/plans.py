@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from pointsman.api.protocol.names import Role
-from pointsman.operator.core.messages.words import are, do, quantity
+from pointsman.serving.words import are, do, quantity
 
 
 def newer(name: str) -> str:

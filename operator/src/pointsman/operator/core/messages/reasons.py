@@ -1,7 +1,7 @@
 """Why the operator decided on an action: the ``why`` of its log line, and the second half of most outcomes."""
 
 from pointsman.api.protocol.names import Role
-from pointsman.operator.core.messages.words import quantity, were
+from pointsman.serving.words import quantity, were
 
 
 def finalizer_needed() -> str:

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.plannerpolicy import Mode
-from pointsman.operator.core.messages.words import do, last_lines, names_of, quantity
+from pointsman.operator.core.messages.words import last_lines
+from pointsman.serving.words import do, names_of, quantity
 
 # --- workers that fail ---
 

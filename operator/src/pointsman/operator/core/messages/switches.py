@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from pointsman.api.protocol.names import Role
-from pointsman.operator.core.messages.words import are, names_of, quantity
+from pointsman.serving.words import are, names_of, quantity
 
 
 def claimed(name: str, source: Role, target: Role) -> str:

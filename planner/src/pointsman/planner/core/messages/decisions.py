@@ -3,8 +3,9 @@
 import math
 from collections.abc import Sequence
 
-from pointsman.planner.core.messages.words import are, quantity, sentences
+from pointsman.planner.core.messages.words import sentences
 from pointsman.planner.core.types import Layout
+from pointsman.serving.words import are, quantity
 
 
 def load_unreadable() -> str:

@@ -1,7 +1,8 @@
 """What a decision says of the encode pool."""
 
-from pointsman.planner.core.messages.words import are, do, quantity, sentences
+from pointsman.planner.core.messages.words import sentences
 from pointsman.planner.core.types import Layout
+from pointsman.serving.words import are, do, quantity
 
 
 def unchanged(message: str, has_workers: bool) -> str:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from pointsman.api.v1alpha1.plannerpolicy import Mode
-from pointsman.planner.core.messages.words import are, do, quantity
 from pointsman.planner.core.types import Reason
+from pointsman.serving.words import are, do, quantity
 
 _CONSEQUENCES: Final = {
     Mode.SHADOW: "The decision is only recorded: the policy's mode is Shadow.",

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
-from pointsman.planner.core.messages.words import are, do, quantity, sentences, were
+from pointsman.planner.core.messages.words import sentences
+from pointsman.serving.words import are, do, quantity, were
 
 
 def _instances(number: int) -> str:

@@ -1,7 +1,7 @@
 """Why a switch must wait or cannot be."""
 
 from pointsman.api.protocol.names import Role
-from pointsman.planner.core.messages.words import are, quantity
+from pointsman.serving.words import are, quantity
 
 
 def evaluations(seen: int, needed: int) -> str:

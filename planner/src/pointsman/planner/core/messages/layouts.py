@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from pointsman.planner.core.messages.words import are, quantity
 from pointsman.planner.core.types import Layout, Reason
+from pointsman.serving.words import are, quantity
 
 _DONE: Final = {
     "switch": "Switch roles",

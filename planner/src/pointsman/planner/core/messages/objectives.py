@@ -1,6 +1,6 @@
 """Objectives that no layout can meet."""
 
-from pointsman.planner.core.messages.words import quantity
+from pointsman.serving.words import quantity
 
 
 def share_of_requests(

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from pointsman.api.protocol.names import Role
-from pointsman.planner.core.messages.words import are, quantity
 from pointsman.planner.core.types import Layout
+from pointsman.serving.words import are, quantity
 
 
 def _roles(roles: Sequence[Role]) -> str:

@@ -1,6 +1,6 @@
 """What gateways do with new requests, and what a publication changes."""
 
-from pointsman.planner.core.messages.words import are, quantity
+from pointsman.serving.words import are, quantity
 
 
 def queueing(pending_tokens: int | None, decoding: int | None) -> str:
