@@ -1,6 +1,6 @@
 """How long iterations of Llama-2-7B take on A800 GPUs: a roofline that a reader can recompute by hand.
 
-Every system is timed by these figures. No constant was fitted to a result.
+Every system is timed by these functions. No constant was fitted to a result.
 """
 
 from collections.abc import Sequence
@@ -28,8 +28,16 @@ HIDDEN: Final = 4096
 WEIGHT_BYTES: Final = 2 * PARAMETERS
 KV_BYTES: Final = 2 * LAYERS * HIDDEN * 2  # of one token: keys and values of all layers, 512 KiB
 
-SLOTS: Final = 210_000
-"""Tokens of KV of an engine on two GPUs: those that the paper's artifact configures on A800-80GB."""
+SLOTS: Final = {2: 210_000, 4: 404_000, 8: 900_000}
+"""Tokens of KV by tensor parallelism: those that the paper's artifact configures on A800-80GB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """``tokens`` of a prompt, after ``before`` tokens of it."""
+
+    tokens: int
+    before: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +46,20 @@ class TensorParallel:
 
     gpus: int
 
-    def step_s(self, requests: int, kv_tokens: int) -> float:
-        """A token of each request, which read so many tokens of KV."""
-        return ITERATION_S + self.linear_s(requests) + self.read_s(kv_tokens) + self.all_reduce_s(requests)
+    @property
+    def slots(self) -> int:
+        """Tokens of KV."""
+        return SLOTS[self.gpus]
+
+    def step_s(self, decode_requests: int, decode_kv_tokens: int, chunks: Sequence[Chunk] = ()) -> float:
+        """An iteration: a token of each decoding request, which read ``decode_kv_tokens``, and parts of prompts."""
+        tokens = decode_requests + sum(each.tokens for each in chunks)
+        attention_s = self.read_s(decode_kv_tokens) + sum(self.attention_s(each) for each in chunks)
+        return ITERATION_S + self.linear_s(tokens) + attention_s + self.all_reduce_s(tokens)
 
     def prefill_s(self, lengths: Sequence[int]) -> float:
         """An iteration of whole prompts."""
-        tokens, attention_s = sum(lengths), sum(map(self.attention_s, lengths))
-        return ITERATION_S + self.linear_s(tokens) + attention_s + self.all_reduce_s(tokens)
+        return self.step_s(0, 0, [Chunk(length) for length in lengths])
 
     def alone_s(self, prompt_tokens: int, output_tokens: int) -> tuple[float, float]:
         """Seconds to the first token and to the last one of a request that nothing else disturbs."""
@@ -62,9 +76,10 @@ class TensorParallel:
         """Reading all weights."""
         return WEIGHT_BYTES / (self.gpus * MEMORY_BYTES_PER_S)
 
-    def attention_s(self, tokens: int) -> float:
-        """Of a prompt: its arithmetic."""
-        return 4 * HIDDEN * LAYERS * tokens * (tokens / 2) / (self.gpus * COMPUTE_FLOPS)
+    def attention_s(self, chunk: Chunk) -> float:
+        """Of a part of a prompt: its arithmetic, or reading the KV before it if that takes longer."""
+        pairs = chunk.tokens * (chunk.before + chunk.tokens / 2)
+        return max(4 * HIDDEN * LAYERS * pairs / (self.gpus * COMPUTE_FLOPS), self.read_s(chunk.before))
 
     def read_s(self, kv_tokens: int) -> float:
         """Reading KV, which is what attention of decoding requests takes."""
@@ -91,7 +106,7 @@ class SequenceParallel:
         tokens = sum(lengths)
         wide = TensorParallel(members * self.one.gpus)  # arithmetic is shared by all GPUs
         linear_s = max(wide.linear_s(tokens), self.one.weights_s)  # each member reads all weights
-        attention_s = sum(map(wide.attention_s, lengths))
+        attention_s = sum(wide.attention_s(Chunk(length)) for length in lengths)
         passed_s = tokens / members * KV_BYTES / LAYERS / (self.one.gpus * LINK_BYTES_PER_S)
         ring_s = LAYERS * (members - 1) * (COLLECTIVE_S + passed_s)
         return ITERATION_S + linear_s + attention_s + self.one.all_reduce_s(-(-tokens // members)) + ring_s
@@ -112,7 +127,7 @@ class SequenceParallel:
     def latency_model(self, degrees: Sequence[int]) -> LatencyModel:
         """What the manager would fit to measurements of these times."""
         lengths = [2**power for power in range(8, 19)]
-        batches = [[length] * count for length in lengths for count in (1, 4) if length * count <= SLOTS]
+        batches = [[length] * count for length in lengths for count in (1, 4) if length * count <= self.one.slots]
         return LatencyModel(
             {each: fit_prefill_time([(batch, self.prefill_s(each, batch)) for batch in batches]) for each in degrees}
         )

@@ -19,6 +19,11 @@ class Asked:
     prompt_tokens: int
     output_tokens: int
 
+    @property
+    def kv_tokens(self) -> int:
+        """At its end: its last token has no KV."""
+        return self.prompt_tokens + self.output_tokens - 1
+
 
 @dataclass(slots=True)
 class Outcome:
@@ -38,6 +43,11 @@ class Group:
     model: LatencyModel
     times: Times
     settings: Settings
+
+    @property
+    def capacity(self) -> int:
+        """Tokens of the longest request that fits."""
+        return self.slots * max(self.domains.count(each) for each in self.domains)
 
     def outcomes(self, asked: Sequence[Asked]) -> Iterator[Outcome]:
         """Each request when it has ended, or can never fit."""
