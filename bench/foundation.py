@@ -9,24 +9,11 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
-from bench.rows import Row, finish, options, row
+from bench.rows import Row, finish, listed, options
 from pointsman.local.quickstart.report import Report
 
 COMMAND = "make bench-foundation"
-# Name, unit, the report's field, and the most that it may be: of the figure, or of its ratio to that of a plain server.
-CLAIMS = (
-    ("quick start: first token", "s", "first_token_seconds", 40),
-    ("quick start: whole run", "s", "total_seconds", 300),
-    ("quick start: memory (PSS) of all processes", "MiB", "peak_pss_mib", 6144),
-    ("quick start: failed or inexact", "requests", "failed_requests", 0),
-)
-LATENCIES = (
-    ("worst ITL of 3 streams, 2 000-token prompts", "worst_itl_ms", 0.1),
-    ("p99 ITL of the same", "p99_itl_ms", 1.0),
-    ("TTFT p50 of the long prompts", "long_prompt_ttft_p50_ms", 2.0),
-)
 
 
 def main(argv: list[str]) -> int:
@@ -45,21 +32,10 @@ def quick_start(number: int) -> Report:
 
 
 def rows(reports: list[Report]) -> list[Row]:
-    """The rows of some quick starts."""
-
-    def values(field: str, side: str) -> list[Any]:
-        return [getattr(getattr(report, field), side) for report in reports]
-
-    return [
-        row(name, unit, [getattr(report, field) for report in reports], at_most=most, command=COMMAND)
-        for name, unit, field, most in CLAIMS
-    ] + [
-        row(
-            name, "ms", values(field, "pd"), values(field, "single"), peer_name="one plain vLLM server", at_most=most,
-            of_ratio=True, command=COMMAND,
-        )
-        for name, field, most in LATENCIES
-    ]  # fmt: skip
+    """The rows of some quick starts; of a figure that has two sides, the plain server's is the peer's."""
+    ours = [{name: getattr(value, "pd", value) for name, value in report} for report in reports]
+    plain = [{name: getattr(value, "single", value) for name, value in report} for report in reports]
+    return listed("foundation", COMMAND, ours, plain)
 
 
 if __name__ == "__main__":

@@ -15,14 +15,14 @@ import time
 from asyncio import events
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import cycle
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from bench.engine_process import engine_process
-from bench.rows import Row, finish, options, repeated, row
+from bench.rows import Row, finish, listed, options, repeated
 from fixtures.kv_event_publisher import BLOCK, prompt_tokens
 from fixtures.kv_feed import kv_feed
 from pointsman.api.protocol.names import Role
@@ -119,14 +119,9 @@ async def learned(
 
 def rows(found: Mapping[str, Sequence[Found]], command: str) -> list[Row]:
     """The rows of the benchmark."""
-    made = []
-    for name, each in found.items():
-        of = partial(row, command=command)
-        made += [
-            of(f"{name}: caches of all workers known", "s", [one.seconds for one in each], at_most=3.0),
-            of(f"{name}: longest callback, thread CPU", "ms", [one.slice_ms for one in each], at_most=20.0),
-            of(f"{name}: old blocks known", "share", [one.hits for one in each], at_least=1.0),
-        ]
+    made = list[Row]()
+    for way, each in found.items():
+        made += listed("kv_feed", command, [asdict(one) for one in each], way=way)
     return made
 
 

@@ -12,14 +12,13 @@ import asyncio
 import random
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from bench.rows import Row, finish, options, repeated, row
+from bench.rows import Row, finish, listed, options, repeated
 from fixtures.engine_service import Service, running_service
 from fixtures.engines import MODEL, running_engines
 from pointsman.api.protocol.names import Role
@@ -27,7 +26,6 @@ from pointsman.local.engine.environment import ensure_engine_environment
 from pointsman.local.traffic import Api, Endpoint, Prompt, Record, closed_loop, open_loop
 
 COMMAND: Final = "make bench-overload"
-FIFO: Final = "first in, first out"
 VOCABULARY: Final = range(3, 94)  # printable: a text of them is the same however it is cut into chunks
 AHEAD_IN_TIME: Final = 4.0  # so many prompts may be computed before one that is in time
 AHEAD_WHEN_HELD: Final = 2.5  # with more than so many before it, a prompt is held
@@ -97,18 +95,13 @@ def main(argv: list[str]) -> int:
 
 def rows(overload: Overload, fifo: Sequence[Outcome], bounded: Sequence[Outcome], command: str = COMMAND) -> list[Row]:
     """What was late, what those that came after the burst waited, and the longest wait: the price."""
-    what = f"{overload.burst} prompts at once, then {overload.followers} at {1 / overload.gap:.0%} of capacity"
-    beside = partial(row, peer_name=FIFO, of_ratio=True, command=command)
 
-    def sides(figure: Callable[[Outcome], float]) -> list[list[float]]:
-        return [[figure(each) for each in side] for side in (bounded, fifo)]
+    def figures(each: Outcome) -> dict[str, float]:
+        followers_s = statistics.median(each.ttft_s[overload.burst :])
+        return {"late": 1 - each.in_time, "followers_s": followers_s, "longest_s": max(each.ttft_s)}
 
-    followers = sides(lambda each: statistics.median(each.ttft_s[overload.burst :]))
-    return [
-        beside(f"{what}: late", "of all", *sides(lambda each: 1 - each.in_time), at_most=0.6),
-        beside("TTFT p50 of those after the burst", "s", *followers, at_most=0.5),
-        beside("longest TTFT of the same", "s", *sides(lambda each: max(each.ttft_s)), at_most=3.0),
-    ]
+    ours, peer = [*map(figures, bounded)], [*map(figures, fifo)]
+    return listed("overload", command, ours, peer, load=overload, capacity=1 / overload.gap)
 
 
 async def measured(service: Service, overload: Overload, rounds: int) -> tuple[list[Outcome], list[Outcome]]:

@@ -4,10 +4,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import yaml
-
 from bench.pages import REPORTS, render
-from bench.rows import RESULTS, keep, kept, options
+from bench.rows import data, keep, kept, options
 from pointsman.planner.replay.options import parse
 from pointsman.planner.replay.page import page
 from pointsman.planner.replay.pictures import picture
@@ -15,7 +13,7 @@ from pointsman.planner.replay.policy_files import load_policy
 from pointsman.planner.replay.run import load, replay
 
 FOLDER: Final = REPORTS / "replays"
-REPLAYS: Final[dict[str, list[str]]] = yaml.safe_load((RESULTS.parent / "data" / "replays.yaml").read_text())
+REPLAYS: Final[dict[str, list[str]]] = data("replays")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -15,7 +15,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 RESULTS = Path(__file__).with_name("results")
+DATA = Path(__file__).with_name("data")
+
+
+Runs = Sequence[Mapping[str, Any]]
+"""The figures of each run, by name."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,24 @@ def row(
 
 def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
+
+
+def data(name: str) -> Any:
+    """What ``bench/data/<name>.yaml`` says."""
+    return yaml.safe_load((DATA / f"{name}.yaml").read_text())
+
+
+def listed(benchmark: str, command: str, ours: Runs, peer: Runs = (), **words: Any) -> list[Row]:
+    """The rows that ``bench/data/rows.yaml`` lists for a benchmark, of the figures of each run.
+
+    ``words``: what stands in braces in the rows' names.
+    """
+    found = []
+    for each in data("rows")[benchmark]:
+        name, figure = each.pop("name").format(**words), each.pop("figure")
+        theirs = [run[figure] for run in peer] if "peer_name" in each else None
+        found.append(row(name, ours=[run[figure] for run in ours], peer=theirs, command=command, **each))
+    return found
 
 
 def write(name: str, rows: Sequence[Row]) -> Path:

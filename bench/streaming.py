@@ -7,12 +7,9 @@ batch of 8 is of decoding ones that take turns.
 
 import asyncio
 import sys
-from collections.abc import Callable
 from contextlib import AsyncExitStack
-from functools import partial
-from typing import Any
 
-from bench.rows import Row, finish, options, row
+from bench.rows import Row, finish, listed, options
 from pointsman.local.streaming.client import Target, run
 from pointsman.local.streaming.engine import SERVED_NAME, EngineKnobs, local_engine
 from pointsman.local.streaming.figures import Figures, figures
@@ -53,17 +50,11 @@ async def measure(rounds: int) -> tuple[list[Figures], list[Figures]]:
 
 def rows(budget: list[Figures], without: list[Figures]) -> list[Row]:
     """The rows of the benchmark."""
-    beside = partial(row, peer_name="no budget", of_ratio=True, command=COMMAND)
-
-    def sides(figure: Callable[[Figures], Any]) -> tuple[list[float], list[float]]:
-        return [figure(each) for each in budget], [figure(each) for each in without]
-
-    mix = f"3 short prompts to 1 long, a budget of {BUDGET_TOKENS} tokens"
-    return [
-        beside(f"ITL p99, {mix}", "ms", *sides(lambda each: each.itl.p99), at_most=0.75),
-        beside("TTFT p99 of the same", "ms", *sides(lambda each: each.ttft.p99), at_most=1.0),
-        beside("throughput of the same", "tokens/s", *sides(lambda each: each.throughput), at_least=1.0),
-    ]
+    ours, peer = (
+        [{"itl_p99": each.itl.p99, "ttft_p99": each.ttft.p99, "throughput": each.throughput} for each in side]
+        for side in (budget, without)
+    )
+    return listed("streaming", COMMAND, ours, peer, budget=BUDGET_TOKENS)
 
 
 if __name__ == "__main__":

@@ -4,18 +4,15 @@ import json
 from collections import defaultdict
 from typing import Any, Final
 
-import yaml
-
 from bench.elastic.paper import PATH as PAPER
 from bench.elastic.paper import REFUSED
 from bench.elastic.paper_search import MEASURES
 from bench.elastic.planned import DAYS
 from bench.elastic.planned import PATH as PLANNED
 from bench.pages import render
-from bench.rows import RESULTS, Row, read
+from bench.rows import RESULTS, Row, data, read
 
 TOKENS: Final = "test_the_tokens_of_a_thousand_prompts_are_those_of_one_model"
-LOONGSERVE: Final = RESULTS.parent / "data" / "loongserve.yaml"
 
 
 def evaluation() -> str:
@@ -32,7 +29,7 @@ def evaluation() -> str:
         paper=paper,
         measures=MEASURES,
         refused=REFUSED,
-        loongserve=yaml.safe_load(LOONGSERVE.read_text()),
+        loongserve=data("loongserve"),
         days=[(day, [row for row in planned if row.name.startswith(f"{day.name}:")]) for day in DAYS],
     )
 

@@ -3,12 +3,11 @@
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final
 
-import yaml
 from pydantic import BaseModel, ConfigDict
 
+from bench.rows import DATA, data
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
 from pointsman.planner.core.types import Bounds, Policy
 from pointsman.planner.policies import planner_policy
@@ -18,7 +17,6 @@ from pointsman.planner.replay.trace_files import load_trace
 from pointsman.planner.shipped_engines import shipped_engine
 from pointsman.planner.simulator.types import Faults, Leads, Simulation, Trace, Truth
 
-DATA: Final = Path(__file__).parents[1] / "data"
 LEADS: Final = Leads(start_spread=0.1, drain_timeout_s=7.0)
 TRUTH: Final = Truth(prefill_kappa=1.15, decode_kappa=1.2, noise_sigma=0.08)
 WIDE_SIGMA: Final = 1.2  # of a log-normal: the mean is twice the median
@@ -153,6 +151,6 @@ def policy(objectives: dict[str, float], max_gpus: int, each: Bounds, actions: d
 
 GROUPS: Final = {
     group: {name: Load(name=name, **fields) for name, fields in loads.items()}
-    for group, loads in yaml.safe_load((DATA / "planner-loads.yaml").read_text()).items()
+    for group, loads in data("planner-loads").items()
 }
 LOADS: Final = {name: load for loads in GROUPS.values() for name, load in loads.items()}

@@ -6,16 +6,13 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import yaml
-
-from bench.rows import Row, finish, options, row
+from bench.rows import finish, listed, options
 
 COMMAND: Final = "make bench-request-path"
 PEER_PACKAGE: Final = "ai-dynamo-runtime==1.6.1"
 ROOT: Final = Path(__file__).parents[2]
-FIGURES: Final = yaml.safe_load((ROOT / "bench" / "data" / "request_path.yaml").read_text())
 
 
 def main(argv: list[str]) -> int:
@@ -29,18 +26,7 @@ def main(argv: list[str]) -> int:
     for _ in range(asked.runs):
         theirs.append(_measured([*peer, "-m", "bench.request_path.radix_tree"]))
         ours.append(_measured([sys.executable, "-m", "bench.request_path.ours"]))
-    return finish("request_path", rows(ours, theirs))
-
-
-def rows(ours: Sequence[dict[str, float]], peer: Sequence[dict[str, float]]) -> list[Row]:
-    """The table's rows from the figures of each run."""
-    found = []
-    for each in FIGURES:
-        name, unit, figure, peer_name = each["name"], each["unit"], each["figure"], each.get("peer")
-        mine, theirs = [run[figure] for run in ours], [run[figure] for run in peer] if peer_name else None
-        limits: dict[str, Any] = {kind: each.get(kind) for kind in ("at_least", "at_most")}
-        found.append(row(name, unit, mine, theirs, peer_name=peer_name, command=COMMAND, **limits))
-    return found
+    return finish("request_path", listed("request_path", COMMAND, ours, theirs))
 
 
 def _measured(command: Sequence[str]) -> dict[str, float]:

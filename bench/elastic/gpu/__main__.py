@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bench.rows import RESULTS, keep, kept, options
+from bench.rows import RESULTS, data, keep, kept, options
 
 COMMAND: Final = "make bench-elastic-gpu"
 PARTS: Final = ("exact", "alone", "together")
-GROUPED: Final = "grouped-tied-llama3-sharded"
 ROOT: Final = RESULTS.parents[1]
 
 Program = Sequence[str]
@@ -60,25 +59,10 @@ def main(argv: Sequence[str]) -> int:
 
 def exact_programs(device: str, small: Path) -> dict[str, Program]:
     """What shows that the tokens are right, also when instances die; at one time, because nothing of it is timed."""
-    regroupings, deaths = "engine.elastic.regroupings", "engine.elastic.scaling_deaths"
-    grouped, plain = str(small / GROUPED), str(small / "plain")
-    gpu = "gpu" if device == "cuda" else "gloo"
-    programs: dict[str, Program] = {
-        "exact": ("bench.elastic.gpu.exact", device, str(small)),
-        "gloo_float32": (regroupings, grouped, "float32", "1", gpu, "1", "2"),
-        "gloo_plain": (regroupings, plain, "float32", "1", gpu, "3"),
-        "gloo_bfloat16": (regroupings, grouped, "bfloat16", "1", gpu, "1"),
-        "gloo_killed": (deaths, plain, gpu, "killed", "1", "2"),
-        "gloo_stopped": (deaths, plain, gpu, "stopped", "3"),
-    }
-    if device == "cuda":
-        programs |= {
-            "hosts_float32": (regroupings, grouped, "float32", "1", "hosts", "1", "2"),
-            "hosts_plain": (regroupings, plain, "float32", "1", "hosts", "3"),
-            "hosts_killed": (deaths, plain, "hosts", "killed", "1", "4", "6"),
-            "hosts_stopped": (deaths, plain, "hosts", "stopped", "3", "5"),
-        }
-    return programs
+    programs = data("gpu-programs")
+    words = {"device": device, "models": small, "transport": "gpu" if device == "cuda" else "gloo"}
+    asked: dict[str, str] = programs["anywhere"] | (programs["cuda"] if device == "cuda" else {})
+    return {name: [word.format(**words) for word in program.split()] for name, program in asked.items()}
 
 
 def environment(python: str) -> tuple[str, dict[str, str]]:

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from bench.rows import RESULTS
+from bench.rows import data
 from pointsman.workers.elastic.instance.settings import InstanceSettings
 
 
@@ -26,7 +25,7 @@ class Sizes:
     @classmethod
     def on(cls, device: str) -> "Sizes":
         """Those of a GPU, or smaller ones with which the benchmark itself is tried on a CPU."""
-        return cls(**yaml.safe_load((RESULTS.parent / "data" / "gpu-models.yaml").read_text())[device])
+        return cls(**data("gpu-models")[device])
 
 
 def make(folder: Path, sizes: Sizes, device: str) -> Any:

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
-from bench.planner.loads import DATA, Piece
+from bench.planner.loads import Piece
+from bench.rows import data
 
 from pointsman.planner.replay.requests import Arrived
 
-SETUP: dict[str, Any] = yaml.safe_load((DATA / "dynamo.yaml").read_text())
+SETUP: dict[str, Any] = data("dynamo")
 LOADS: dict[str, dict[str, Any]] = SETUP["loads"]
 CONFIGURATIONS: dict[str, dict[str, Any]] = SETUP["documented"] | SETUP["tuned"]
 MAX_GPUS: int = SETUP["max_gpus"]

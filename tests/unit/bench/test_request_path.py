@@ -2,8 +2,9 @@
 
 import pytest
 from bench.request_path import ours
-from bench.request_path.__main__ import rows
+from bench.request_path.__main__ import COMMAND
 from bench.request_path.load import Load
+from bench.rows import listed
 
 from pointsman.gateway.core.index import KvIndex
 
@@ -13,7 +14,7 @@ SMALL = Load(workers=4, prompts_per_worker=4, blocks=8, holders=2, finds=50)
 def test_ours_measures_every_figure_of_the_rows() -> None:
     figures = ours.measure(SMALL, decisions=20)
     peer = {"full_hit": 1.0, "half_hit": 2.0, "one_block_events": 3.0, "batched_blocks": 4.0, "hashing_us": 5.0}
-    found = rows([figures], [peer])
+    found = listed("request_path", COMMAND, [figures], [peer])
     assert all(each.ours > 0 for each in found)
     assert [each.peer for each in found if each.peer is not None] == [1.0, 2.0, 3.0, 4.0, 5.0]
     assert found[0].peer_name == "Dynamo's RadixTree"
