@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from bench.rows import DATA, data
@@ -137,10 +138,7 @@ class Load(BaseModel):
     def _wide(self, plain: Trace, seed: int) -> Trace:
         draw, median = random.Random(seed), self.median_prompt_tokens or 0
         prompts = [int(median * draw.lognormvariate(0.0, WIDE_SIGMA)) for _ in range(len(plain))]
-        columns = zip(plain.arrival_s.tolist(), prompts, plain.output_tokens.tolist(), strict=True)
-        return trace_of(
-            "wide", [Arrived(at_s, min(max(prompt, 16), 30_000), output) for at_s, prompt, output in columns]
-        )
+        return replace(plain, name="wide", prompt_tokens=np.clip(prompts, 16, 30_000))
 
 
 def policy(objectives: dict[str, float], max_gpus: int, each: Bounds, actions: dict[str, object]) -> Policy:

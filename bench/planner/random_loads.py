@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from bench.planner.loads import LEADS, TRUTH, Service, policy
+from bench.planner.shapes import arrivals
 from pointsman.planner.core.types import Bounds, Policy, RoutingNumbers
 from pointsman.planner.performance_tables import table_names
 from pointsman.planner.shipped_engines import shipped_engine
@@ -137,8 +138,7 @@ def _needs(trace: Trace, simulation: Simulation, rules: Policy) -> tuple[Floats,
 
 def _trace(seed: int, rate: float, lengths: tuple[Lengths, Lengths]) -> Trace:
     draw = np.random.default_rng(seed)
-    counts = draw.poisson(rate, SECONDS)
-    arrival_s = np.sort(np.repeat(np.arange(SECONDS), counts) + draw.random(counts.sum()))
+    arrival_s = arrivals(draw, np.full(SECONDS, rate))
     prompts, outputs = (
         np.clip(np.round(mean * np.exp(draw.normal(-spread * spread / 2, spread, len(arrival_s)))), 1, most)
         for mean, spread, most in lengths

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from bench.planner.loads import LOADS
+from bench.planner.shapes import arrivals
 from bench.rows import Row, measure_parts, row
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.state import State
@@ -93,10 +94,8 @@ def foreseen(load: str, seed: int, lead_s: float) -> tuple[Pair, Pair]:
         forecaster = forecaster.observe(float(count), TICK_S, now_s, lead_s)
         season = season.observe(TICK_S, now_s, forecaster, lead_s)
         if now_s > LEARNED_DAYS * DAY_S and tick % 6 == 0 and tick + ahead < len(rates):
-            foretold, error = (
-                season.forecast(now_s, forecaster, lead_s),
-                forecaster.expected(lead_s) - rates[tick + ahead],
-            )
+            error = forecaster.expected(lead_s) - rates[tick + ahead]
+            foretold = season.forecast(now_s, forecaster, lead_s)
             errors.append((error + (foretold.rise_per_s if foretold else 0.0), error))
     found, mean = np.array(errors), rates.mean()
     low, high = (np.round(np.clip(side, 0, None).mean(axis=0) / mean, 4).tolist() for side in (-found, found))
@@ -106,10 +105,9 @@ def foreseen(load: str, seed: int, lead_s: float) -> tuple[Pair, Pair]:
 def _trace(load: str, seed: int) -> Trace:
     """4000+250 tokens, as of ``step``."""
     rng = np.random.default_rng(seed)
-    counts = rng.poisson(RATES[load](rng, SHORT_DAY_S, DAYS))
-    arrivals = np.sort(np.repeat(np.arange(len(counts)), counts) + rng.random(int(counts.sum())))
-    prompts, outputs = (np.maximum(16, rng.gamma(16, mean / 16, len(arrivals))).astype(int) for mean in (4000.0, 250.0))
-    return Trace(load, arrivals, prompts, outputs)
+    arrival_s = arrivals(rng, RATES[load](rng, SHORT_DAY_S, DAYS))
+    prompts, outputs = (np.maximum(16, rng.gamma(16, mean / 16, len(arrival_s))).astype(int) for mean in (4000, 250))
+    return Trace(load, arrival_s, prompts, outputs)
 
 
 def simulated(load: str, seed: int) -> list[Pair]:

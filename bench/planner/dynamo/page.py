@@ -11,13 +11,6 @@ from bench.planner.sources import in_dynosim
 
 PICTURE = "planner-beside-dynamo.svg"
 DEARER = 1.02  # in times Pointsman's GPU-hours: more is dearer
-SIDES = {
-    "Pointsman": "ours",
-    "Dynamo, documented": "documented",
-    "Dynamo, best of all": "tuned",
-    "causal": "causal",
-    "clairvoyant": "clairvoyant",
-}
 
 
 def section(cells: Sequence[Cell], random: Sequence[Cell]) -> str:
@@ -25,6 +18,7 @@ def section(cells: Sequence[Cell], random: Sequence[Cell]) -> str:
     if not cells:
         return ""
     older = [cell.name for cell in cells if cell.sources != {in_dynosim()}]
+    of_random = [[cell.dynamo[name] for cell in random] for name in CONFIGURATIONS]
     return render(
         "dynamo.md",
         good_enough=GOOD_ENOUGH,
@@ -34,11 +28,12 @@ def section(cells: Sequence[Cell], random: Sequence[Cell]) -> str:
         older="all cells" if len(older) == len(cells) else ", ".join(older),
         picture=PICTURE,
         cells=cells,
-        sides=SIDES,
         loads=LOADS,
         value=_value,
         times=_times,
-        random_traces=_random(random) if random else "",
+        traces=random,
+        best_single=max(of_random, key=lambda figures: mean(each.goodput for each in figures)) if random else [],
+        older_traces=any(cell.sources != {in_dynosim()} for cell in random),
     )
 
 
@@ -61,22 +56,6 @@ def _ranged(middle: float, of: Sequence[float], form: str) -> str:
 def picture(cells: Sequence[Cell]) -> str:
     """One small plot a cell: goodput over cost."""
     return render("dynamo.svg", cells=cells, documented=SETUP["documented"], value=_value)
-
-
-# --- random loads ---
-
-
-def _random(cells: Sequence[Cell]) -> str:
-    one = max(CONFIGURATIONS, key=lambda name: mean(cell.dynamo[name].goodput for cell in cells))
-    sides = {
-        "Pointsman": [cell.ours for cell in cells],
-        f"Dynamo, {one}: the best single one": [cell.dynamo[one] for cell in cells],
-        f"Dynamo, best of {len(SETUP['documented'])} documented of each trace": [cell.documented for cell in cells],
-        f"Dynamo, best of {len(CONFIGURATIONS)} of each trace": [cell.tuned for cell in cells],
-        "causal, best of 6 of each trace": [cell.causal for cell in cells],
-    }
-    older = any(cell.sources != {in_dynosim()} for cell in cells)
-    return render("random-traces.md", traces=cells, older=older, sides=sides, times=_times)
 
 
 def dynamo_wins(cells: Sequence[Cell]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from bench.planner.dynamo.references import SHORTEST_STEP_MS, capacity, pass_s
 from bench.planner.dynamo.workloads import MAX_GPUS, RANDOM, SETUP, Workload, azure_requests, mooncake_requests
-from bench.planner.shapes import SHAPES
+from bench.planner.shapes import SHAPES, arrivals
 
 from pointsman.planner.replay.requests import Arrived
 
@@ -60,8 +60,7 @@ def _synthetic(draw: Draw) -> tuple[str, list[Arrived]]:
     prompt, output = (math.exp(draw.uniform(math.log(low), math.log(high))) for low, high in ((400, 8000), (60, 600)))
     becomes = tuple(draw.uniform(0.4, 2.5, 2)) if draw.random() < 0.3 else (1.0, 1.0)
     spread, change_s = float(draw.uniform(0.1, 1.0)), seconds * float(draw.uniform(0.3, 0.7))
-    counts = draw.poisson(rates / rates.sum() * MOST_REQUESTS)
-    arrivals_s = np.sort(np.repeat(np.arange(seconds), counts) + draw.random(counts.sum()))
+    arrival_s = arrivals(draw, rates / rates.sum() * MOST_REQUESTS)
 
     def length(mean: float, becomes: float, at_s: float, least: int, most: int) -> int:
         drawn = mean * math.exp(draw.normal(-spread * spread / 2, spread))
@@ -69,7 +68,7 @@ def _synthetic(draw: Draw) -> tuple[str, list[Arrived]]:
 
     return name, [
         Arrived(float(at_s), length(prompt, becomes[0], at_s, 32, 30_000), length(output, becomes[1], at_s, 8, 4_000))
-        for at_s in arrivals_s
+        for at_s in arrival_s
     ]
 
 
