@@ -14,18 +14,14 @@ from typing import Any, Final
 
 import yaml
 
-from bench.rows import Row, row
+from bench.rows import Row, data, row
 from bench.services import serve
 from pointsman.local.cluster import LocalCluster
 from pointsman.local.elastic_quickstart.run import EXAMPLE
 from pointsman.local.engine.models import ModelSize, ensure_model
 from pointsman.local.traffic import Api, Endpoint, Prompt, open_loop
 
-SYSTEMS: Final[Mapping[str, Mapping[str, int]]] = {
-    "elastic": {"minDegree": 1, "maxDegree": 2},
-    "static 1+1": {"minDegree": 1, "maxDegree": 1},
-    "static degree 2": {"minDegree": 2, "maxDegree": 2},
-}
+SYSTEMS: Final[Mapping[str, Mapping[str, int]]] = data("goodput")
 SHORT: Final = (range(16, 65), 24)  # tokens of a prompt, and of its answer
 LONG: Final = (range(1000, 1601), 12)
 LONG_EVERY: Final = 5

@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from typing import Any, Final
+from typing import Final
 
 from bench.elastic.paper import PATH as PAPER
 from bench.elastic.paper import REFUSED
@@ -37,11 +37,7 @@ def evaluation() -> str:
 def on_gpu() -> str:
     """The page of the engine on a GPU."""
     found = json.loads((RESULTS / "elastic_gpu.json").read_text())
-
-    def alone(dtype: str, what: str) -> list[Any]:
-        return [one[what] for name, one in found["exact"].items() if name.endswith(f" {dtype}")]
-
-    def groups(transport: str) -> list[Any]:
-        return [*found[f"{transport}_float32"], *found[f"{transport}_plain"]]
-
+    exact = found["exact"].items()
+    alone = {dtype: [of for name, of in exact if name.endswith(dtype)] for dtype in ("float32", "bfloat16")}
+    groups = {each: [*found[f"{each}_float32"], *found[f"{each}_plain"]] for each in ("gloo", "hosts")}
     return render("elastic-gpu.md", found=found, alone=alone, groups=groups)

@@ -10,8 +10,8 @@ from statistics import mean
 from typing import Final
 
 from bench.elastic.paper_costs import SequenceParallel, TensorParallel
-from bench.elastic.paper_mixes import L_EVAL, LV_EVAL, SHARE_GPT, Mix, mixed
-from bench.elastic.paper_search import INPUT, MEASURES, Judged, Tally, find_rates, objectives_of
+from bench.elastic.paper_mixes import EVALUATION, LENGTHS, Mix
+from bench.elastic.paper_search import MEASURES, Judged, Tally, find_rates, objectives_of
 from bench.elastic.paper_static import OneEngine, PrefillDecode
 from bench.elastic.simulation import Group
 from bench.rows import RESULTS, Row, measure_parts, row
@@ -45,12 +45,10 @@ PEERS: Final[Mapping[str, Sequence[Served]]] = {
     "fixed TP2 x SP4": [FIXED_SP],
 }
 """By name in the results; of several variants the best one counts."""
-EXPERIMENTS: Final[Sequence[tuple[Mix, Sequence[str]]]] = (
-    (Mix("ShareGPT", SHARE_GPT, 8, 160.0), [INPUT]),  # a run of seconds cannot be late by other measures
-    (Mix("L-Eval", L_EVAL, 600, 0.5), MEASURES),
-    (Mix("LV-Eval", LV_EVAL, 2400, 0.1), MEASURES),
-    (Mix("Mixed", mixed, 1200, 0.2), MEASURES),
-)
+EXPERIMENTS: Final[Sequence[tuple[Mix, Sequence[str]]]] = [
+    (Mix(name, LENGTHS[name], each["seconds"], each["first_rate"]), each.get("measures", MEASURES))
+    for name, each in EVALUATION["mixes"].items()
+]
 
 
 def refused(served: Served, mix: Mix) -> float:

@@ -11,9 +11,8 @@ from pointsman.serving.elastic.latency_model import LatencyModel, fit_prefill_ti
 from pointsman.serving.elastic.requests import MemberLoad
 
 # Of one GPU.
-COMPUTE_FLOPS: Final = (
-    312e12 * 0.6
-)  # A800 data sheet: 312 TFLOP/s in fp16; 60 %, as FlashAttention-2 (arXiv 2307.08691)
+# A800 data sheet: 312 TFLOP/s in fp16; 60 %, as FlashAttention-2 (arXiv 2307.08691)
+COMPUTE_FLOPS: Final = 312e12 * 0.6
 MEMORY_BYTES_PER_S: Final = 2.0e12 * 0.8  # A800 data sheet: 2.0 TB/s; 80 %, which large copies reach
 LINK_BYTES_PER_S: Final = 200e9  # A800 data sheet: NVLink 400 GB/s, which is 200 GB/s in each direction
 

@@ -5,12 +5,13 @@ and the most that the data set's own evaluation, or the paper's artifact, lets a
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Final
 
 from bench.elastic.simulation import Asked
+from bench.rows import data
 
 Lengths = Callable[[Random], tuple[int, int]]
 """Draws the tokens of a prompt and of its output."""
@@ -25,23 +26,25 @@ def log_uniform(rng: Random, least: int, most: int) -> int:
 class DataSet:
     """``prompt`` and ``output``: the fewest and the most tokens."""
 
-    prompt: tuple[int, int]
-    output: tuple[int, int]
+    prompt: Sequence[int]
+    output: Sequence[int]
 
     def __call__(self, rng: Random) -> tuple[int, int]:
         """The lengths of one request."""
         return log_uniform(rng, *self.prompt), log_uniform(rng, *self.output)
 
 
-SHARE_GPT: Final = DataSet((4, 2_300), (4, 1000))
-L_EVAL: Final = DataSet((2_700, 210_500), (4, 512))
-LV_EVAL: Final = DataSet((15_100, 497_300), (4, 64))
-DATA_SETS: Final = (SHARE_GPT, L_EVAL, LV_EVAL)
+EVALUATION: Final = data("loongserve")
+DATA_SETS: Final = {name: DataSet(**ranges) for name, ranges in EVALUATION["data_sets"].items()}
 
 
 def mixed(rng: Random) -> tuple[int, int]:
     """Of any of the data sets, evenly."""
-    return rng.choice(DATA_SETS)(rng)
+    return rng.choice([*DATA_SETS.values()])(rng)
+
+
+LENGTHS: Final[Mapping[str, Lengths]] = {**DATA_SETS, "Mixed": mixed}
+"""By the name of a mix."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from bench.elastic.paper import ELASTIC, SEEDS
-from bench.elastic.paper_mixes import L_EVAL, LV_EVAL, Lengths, mixed
+from bench.elastic.paper_mixes import EVALUATION, LENGTHS, Lengths
 from bench.rows import RESULTS, Row, measure_parts, row
 from pointsman.planner.core.types import Bounds, Objectives, Policy
 from pointsman.planner.simulator.elastic.planners import GROUP_PLANNERS
@@ -69,11 +69,7 @@ class Day:
         return Trace(self.name, arrivals, prompts, outputs)
 
 
-DAYS: Final = (
-    Day("L-Eval", L_EVAL, 1800, 0.05, 0.6, 2),
-    Day("LV-Eval", LV_EVAL, 3600, 0.01, 0.1, 3),
-    Day("Mixed", mixed, 3600, 0.03, 0.35, 3),
-)
+DAYS: Final = [Day(name, LENGTHS[name], **each) for name, each in EVALUATION["days"].items()]
 
 
 def simulated(day: Day, seed: int, fixed: int | None) -> GroupResult:
@@ -100,15 +96,12 @@ def rows_of(day: Day, seeds: Sequence[int] = SEEDS) -> list[Row]:
     number = next((number for number in FIXED if mean(attainment[number]) >= GOAL), FIXED[-1])
     hours = ([each.gpu_hours for each in found[which]] for which in (None, number))
     beside = partial(row, of_means=True, command=COMMAND)
-    return [
-        *(
-            beside(f"{day.name}: attainment", "in time", ours, shares, peer_name=f"{fixed} instances", at_least=GOAL)
-            for fixed, shares in attainment.items()
-        ),
-        beside(
-            f"{day.name}: GPU-hours", "GPU-hours", *hours, peer_name=f"{number} instances", of_ratio=True, at_most=1.0
-        ),
+    rows = [
+        beside(f"{day.name}: attainment", "in time", ours, shares, peer_name=f"{fixed} instances", at_least=GOAL)
+        for fixed, shares in attainment.items()
     ]
+    peer = f"{number} instances"
+    return [*rows, beside(f"{day.name}: GPU-hours", "GPU-hours", *hours, peer_name=peer, of_ratio=True, at_most=1.0)]
 
 
 def main(argv: Sequence[str]) -> int:

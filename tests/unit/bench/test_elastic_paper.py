@@ -7,7 +7,7 @@ from statistics import mean
 import pytest
 from bench.elastic.paper import ELASTIC, FIXED_SP, PATH, PEERS, Served, rates, refused
 from bench.elastic.paper_costs import KV_BYTES, Chunk, SequenceParallel, TensorParallel
-from bench.elastic.paper_mixes import DATA_SETS, L_EVAL, LV_EVAL, SHARE_GPT, Mix, mixed
+from bench.elastic.paper_mixes import DATA_SETS, Mix, mixed
 from bench.elastic.paper_search import ALL, FACTOR, GOODPUT, INPUT, TOTAL, Tally, find_rates, objectives_of
 from bench.elastic.paper_static import OneEngine, PrefillDecode
 from bench.elastic.simulation import Asked
@@ -138,7 +138,7 @@ def test_a_chunk_budget_is_never_exceeded(chunk: int, steps: list[Step]) -> None
 
 
 def test_a_system_refuses_what_can_never_fit() -> None:
-    mix = Mix("LV-Eval", LV_EVAL, 2400, 0.1)
+    mix = Mix("LV-Eval", DATA_SETS["LV-Eval"], 2400, 0.1)
     assert {name: round(refused(variants[0], mix), 4) for name, variants in PEERS.items()} == {
         "TP8 as vLLM": 0.0,
         "TP8 with chunked prefill": 0.0,
@@ -149,7 +149,7 @@ def test_a_system_refuses_what_can_never_fit() -> None:
 
 def test_lengths_are_within_the_papers_ranges_and_evenly_spread_over_doublings() -> None:
     rng = Random(1)
-    for of in DATA_SETS:
+    for of in DATA_SETS.values():
         prompts, outputs = zip(*(of(rng) for _ in range(3000)), strict=True)
         assert of.prompt[0] <= min(prompts) and max(prompts) <= of.prompt[1]
         assert min(outputs) >= 4 and max(outputs) <= of.output[1]
@@ -160,7 +160,7 @@ def test_lengths_are_within_the_papers_ranges_and_evenly_spread_over_doublings()
 
 
 def test_another_rate_brings_the_same_requests_at_other_times() -> None:
-    mix = Mix("of a test", SHARE_GPT, 100.0, 1.0)
+    mix = Mix("of a test", DATA_SETS["ShareGPT"], 100.0, 1.0)
     slow, fast = mix.draw(1.0, 7), mix.draw(2.0, 7)
     assert len(fast) == pytest.approx(200, abs=45)
     for one, other in zip(slow, fast, strict=False):
@@ -169,7 +169,7 @@ def test_another_rate_brings_the_same_requests_at_other_times() -> None:
 
 
 def test_requests_that_are_alone_are_far_within_the_objectives() -> None:
-    mix = Mix("of a test", SHARE_GPT, 2000.0, 1.0)
+    mix = Mix("of a test", DATA_SETS["ShareGPT"], 2000.0, 1.0)
     asked = [Asked(100.0 * number, *lengths) for number, lengths in enumerate(mix.sample())]
     tally = Tally(objectives_of(mix), len(asked))
     for each in OneEngine(ENGINE).outcomes(asked):
@@ -192,7 +192,7 @@ def test_the_rate_is_found_where_a_measure_passes_its_objective() -> None:
 
 
 def test_a_committed_rate_is_found_again() -> None:
-    found = rates(PEERS["static P/D"], Mix("L-Eval", L_EVAL, 600, 0.5), (INPUT, GOODPUT))
+    found = rates(PEERS["static P/D"], Mix("L-Eval", DATA_SETS["L-Eval"], 600, 0.5), (INPUT, GOODPUT))
     committed = {row.name: row.peer for row in read(PATH) if row.peer_name == "static P/D"}
     for measure in (INPUT, GOODPUT):
         assert mean(found[measure]) == pytest.approx(committed[f"L-Eval: {measure}"], rel=1e-3)
