@@ -108,7 +108,8 @@ def listed(benchmark: str, command: str, ours: Runs, peer: Runs = (), **words: A
     found = []
     for each in data("rows")[benchmark]:
         name, figure = each.pop("name").format(**words), each.pop("figure")
-        theirs = [run[figure] for run in peer] if "peer_name" in each else None
+        peer_figure = each.pop("peer_figure", figure)
+        theirs = [run[peer_figure] for run in peer] if "peer_name" in each else None
         found.append(row(name, ours=[run[figure] for run in ours], peer=theirs, command=command, **each))
     return found
 

@@ -10,11 +10,10 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from bench.engine_process import engine_process
-from bench.rows import Row, finish, options, repeated, row
+from bench.rows import Row, finish, listed, options, repeated
 from pointsman.local.engine.environment import ensure_engine_environment
 
 COMMAND = "make bench-multimodal"
-TRANSPORTS = {"shared_memory": ("shared memory", 0.8), "nixl": ("NIXL", 0.0), "tcp": ("TCP", 0.0)}
 
 
 def measure(rounds: int) -> dict[str, list[float]]:
@@ -26,15 +25,9 @@ def measure(rounds: int) -> dict[str, list[float]]:
 
 
 def rows(found: Mapping[str, Sequence[float]], command: str) -> list[Row]:
-    """The rows of the benchmark. A target is a share of a copy's bandwidth; 0 is none."""
-    return [
-        row(
-            f"{name}, {many}, length known", "GB/s", found[f"{transport} {at_once}"], found[f"memcpy {at_once}"],
-            peer_name="memcpy", at_least=share, of_ratio=True, command=command,
-        )
-        for transport, (name, share) in TRANSPORTS.items()
-        for at_once, many in ((1, "one image"), (4, "4 images at once"))
-    ]  # fmt: skip
+    """The rows of the benchmark."""
+    rounds = [dict(zip(found, of_round, strict=True)) for of_round in zip(*found.values(), strict=True)]
+    return listed("embedding_transfer", command, rounds, rounds)
 
 
 def main(argv: list[str]) -> int:

@@ -50,7 +50,7 @@ def write_page(runs: Sequence[Run]) -> Path:
         pictures={name: write_picture(picture_name(name), picture(found[name])) for name in FIXED if name in found},
         older=older(runs),
         gpus=GPUS,
-        summary="\n".join([*summary(found), ""]),
+        summary=summary(found),
         drawing=random_loads,
         truth=TRUTH,
         leads=LEADS,
@@ -140,15 +140,13 @@ def dynamo_wins(cells: Iterable[figures.Cell]) -> Iterator[Win]:
 # --- six fixed GPUs ---
 
 
-def summary(found: Mapping[str, Found]) -> list[str]:
-    """A line for each planner, a column for each load."""
-    loads = [name for name in FIXED if name in found]
+def summary(found: Mapping[str, Found]) -> str:
+    """A line for each planner, a column for each load; nothing if none was measured."""
+    loads = {name.removesuffix(f" on {GPUS} GPUs"): found[name] for name in FIXED if name in found}
     if not loads:
-        return []
-    planners = sorted(found[loads[0]], key=lambda who: (not who.startswith(OURS), who != STATIC))
-    shares = [(who, [mean(run.attainment for run in found[name][who]) for name in loads]) for who in planners]
-    short = [name.removesuffix(f" on {GPUS} GPUs") for name in loads]
-    return render("fixed-gpus-summary.md", loads=short, planners=shares).splitlines()
+        return ""
+    planners = sorted(next(iter(loads.values())), key=lambda who: (not who.startswith(OURS), who != STATIC))
+    return render("fixed-gpus-summary.md", loads=loads, planners=planners)
 
 
 def in_readme(readme: str, found: Mapping[str, Found]) -> str:
@@ -158,7 +156,7 @@ def in_readme(readme: str, found: Mapping[str, Found]) -> str:
         return readme
     before, rest = readme.split(BEGIN)
     drawn = f"![{first}](docs/reports/pictures/{picture_name(first)})"
-    return "\n".join([before + BEGIN, "", *summary(found), "", drawn, "", END + rest.split(END)[1]])
+    return "\n".join([before + BEGIN, "", summary(found).rstrip(), "", drawn, "", END + rest.split(END)[1]])
 
 
 def picture_name(load: str) -> str:

@@ -127,18 +127,17 @@ class Load(BaseModel):
         """The requests of a load that is not drawn."""
         if isinstance(self.trace, str):
             plain = generate(named_shape(self.trace), seed)
-            return plain if self.median_prompt_tokens is None else self._wide(plain, seed)
+            if self.median_prompt_tokens is None:
+                return plain
+            draw = random.Random(seed)
+            prompts = [int(self.median_prompt_tokens * draw.lognormvariate(0.0, WIDE_SIGMA)) for _ in range(len(plain))]
+            return replace(plain, name="wide", prompt_tokens=np.clip(prompts, 16, 30_000))
         at_s, requests = 0.0, list[Arrived]()
         for piece in self.trace:
             for number in range(piece.repeats):
                 requests += piece.requests(1000 * seed + number if piece.repeats > 1 else seed, at_s)
                 at_s += piece.to_s - piece.from_s
         return trace_of(self.name, requests)
-
-    def _wide(self, plain: Trace, seed: int) -> Trace:
-        draw, median = random.Random(seed), self.median_prompt_tokens or 0
-        prompts = [int(median * draw.lognormvariate(0.0, WIDE_SIGMA)) for _ in range(len(plain))]
-        return replace(plain, name="wide", prompt_tokens=np.clip(prompts, 16, 30_000))
 
 
 def policy(objectives: dict[str, float], max_gpus: int, each: Bounds, actions: dict[str, object]) -> Policy:

@@ -18,14 +18,13 @@ from typing import Final
 
 from aiohttp import web
 
-from bench.rows import Row, finish, options, row
+from bench.rows import Row, finish, listed, options, row
 from pointsman.planner.scraper import Scraper
 
 COMMAND: Final = "make bench-scraping"
 CAPTURES: Final = Path(__file__).parents[2] / "tests" / "unit" / "planner" / "captures"
 TIMEOUT_S: Final = 2.0
 INTERVAL_S: Final = 2.5  # of a policy, by default
-STALL_MS: Final = 100.0
 MOST_MIB: Final = 168.0  # a quarter of what whole pages took
 TICK_S: Final = 0.002
 SERVERS: Final = 2
@@ -63,7 +62,7 @@ def served(workers: int) -> Iterator[dict[str, str]]:
             process.join()
 
 
-async def rounds(reader: Scraper, urls: Mapping[str, str], count: int) -> list[tuple[float, float, float]]:
+async def rounds(reader: Scraper, urls: Mapping[str, str], count: int) -> list[dict[str, float]]:
     """So many rounds, one an interval, after two that are not counted.
 
     Of each the seconds it took, the longest that the event loop stood still in it (ms), and the pages that were lost.
@@ -75,7 +74,8 @@ async def rounds(reader: Scraper, urls: Mapping[str, str], count: int) -> list[t
         await reader.scrape(urls)
         took_s = time.perf_counter() - began_s
         stall.cancel()
-        found.append((took_s, 1e3 * await stall, float(sum(map(reader.failed, urls)))))
+        lost = float(sum(map(reader.failed, urls)))
+        found.append({"seconds": took_s, "stall_ms": 1e3 * await stall, "lost": lost})
         await asyncio.sleep(max(0.0, INTERVAL_S - took_s))
     return found[2:]
 
@@ -92,8 +92,8 @@ async def _longest_stall_s(loop: asyncio.AbstractEventLoop) -> float:
         return longest_s
 
 
-async def measure(urls: Mapping[str, str], count: int) -> list[Sequence[float]]:
-    """Seconds, stalls and lost pages of the rounds, and MiB that are kept of pages."""
+async def measure(urls: Mapping[str, str], count: int) -> tuple[list[dict[str, float]], float]:
+    """The rounds, and MiB that are kept of pages."""
     async with Scraper(TIMEOUT_S) as scraper:
         found = await rounds(scraper, urls, count)
     tracemalloc.start()
@@ -102,23 +102,17 @@ async def measure(urls: Mapping[str, str], count: int) -> list[Sequence[float]]:
             await scraper.scrape(urls)
         mib = tracemalloc.get_traced_memory()[0] / 2**20
     tracemalloc.stop()
-    return [*zip(*found, strict=True), [mib]]
+    return found, mib
 
 
-def scraping_rows(workers: int, count: int) -> Iterator[Row]:
+def scraping_rows(workers: int, count: int) -> list[Row]:
     """What a round takes, how long the loop stands still, what is lost, what is kept."""
     with served(workers) as urls:
-        found = asyncio.run(measure(urls, count))
-    judged = (
-        ("one round over", "s", INTERVAL_S),
-        ("longest stall of the event loop in a round over", "ms", STALL_MS),
-        ("pages lost in a round over", "pages", 0),
-        ("memory of the last two pages of", "MiB", MOST_MIB),
-    )
-    for (what, unit, most), of in zip(judged, found, strict=True):
-        yield row(f"{what} {workers} workers", unit, of, at_most=most, command=COMMAND)
+        found, mib = asyncio.run(measure(urls, count))
+    memory = row(f"memory of the last two pages of {workers} workers", "MiB", [mib], at_most=MOST_MIB, command=COMMAND)
+    return [*listed("scraping", COMMAND, found, workers=workers), memory]
 
 
 if __name__ == "__main__":
     asked = options(COMMAND, __doc__, workers=(1000, "pages"), rounds=(9, "counted rounds"))
-    sys.exit(finish("scraping", [*scraping_rows(asked.workers, asked.rounds)]))
+    sys.exit(finish("scraping", scraping_rows(asked.workers, asked.rounds)))

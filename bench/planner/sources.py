@@ -26,12 +26,9 @@ def in_own_simulator() -> str:
 
 def _digest(packages: Iterable[str], *files: Path) -> str:
     """Of the planner's constants and of the files' bytes, but for texts, what has its own benchmark, other planners."""
-    left_out, folders = {"elastic", "baselines", "messages", "tuning.py"}, [*map(Path, packages)]
-    modules = [
-        path
-        for folder in folders
-        for path in sorted(folder.rglob("*.py"))
-        if not left_out & {*path.relative_to(folder).parts}
-    ]
+    left_out, modules = {"elastic", "baselines", "messages", "tuning.py"}, list[Path]()
+    for folder in map(Path, packages):
+        every = sorted(folder.rglob("*.py"))
+        modules += [path for path in every if not left_out & {*path.relative_to(folder).parts}]
     parts = SHIPPED.model_dump_json().encode(), *(path.read_bytes() for path in (*modules, *files))
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16]

@@ -21,11 +21,9 @@ def main(argv: list[str]) -> int:
     asked = options(COMMAND, __doc__, argv, runs=runs, uv=uv)
     # The peer in an environment of its own, which uv makes and keeps in its cache.
     peer = [asked.uv, "run", "--quiet", "--no-project", "--python", sys.executable, "--with", PEER_PACKAGE, "python"]
-    ours: list[dict[str, float]] = []
-    theirs: list[dict[str, float]] = []
-    for _ in range(asked.runs):
-        theirs.append(_measured([*peer, "-m", "bench.request_path.radix_tree"]))
-        ours.append(_measured([sys.executable, "-m", "bench.request_path.ours"]))
+    commands = ([*peer, "-m", "bench.request_path.radix_tree"], [sys.executable, "-m", "bench.request_path.ours"])
+    runs_of_both = [[_measured(command) for command in commands] for _ in range(asked.runs)]
+    theirs, ours = zip(*runs_of_both, strict=True)
     return finish("request_path", listed("request_path", COMMAND, ours, theirs))
 
 

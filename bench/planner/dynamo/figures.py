@@ -154,20 +154,15 @@ def _of_all(found: Sequence[Cell]) -> Iterator[Row]:
     )  # fmt: skip
     steady = [cell for cell in found if cell.workload != "burst"]
     better = sum(cell.beats_dynamo for cell in steady)
-    name = (
-        f"cells of {len(steady)} (all but burst) with at least the goodput of Dynamo's best of {len(CONFIGURATIONS)} "
-        "for at most its GPU-hours"
-    )
-    yield _row(name, "cells", better, [better], runs, at_least=8)
+    name = f"cells of {len(steady)} (all but burst) with at least the goodput of Dynamo's best of {len(CONFIGURATIONS)}"
+    yield _row(f"{name} for at most its GPU-hours", "cells", better, [better], runs, at_least=8)
 
 
 def _of_cell(cell: Cell) -> Iterator[Row]:
     """Goodput against Dynamo's best; goodput and cost against what this kind of change leaves possible."""
     ours, causal, tuned, targets = cell.ours, cell.causal, cell.tuned, LOADS[cell.workload]["targets"]
-    best, reactive = (
-        f"Dynamo, best of {len(CONFIGURATIONS)}: {tuned.name}",
-        "a reactive schedule that knows this moment's demand",
-    )
+    best = f"Dynamo, best of {len(CONFIGURATIONS)}: {tuned.name}"
+    reactive = "a reactive schedule that knows this moment's demand"
 
     def goodput(name: str, least: float, peer: float | None = None, peer_name: str | None = None) -> Row:
         each, name = ours.of("goodput"), f"{cell.name}: {name}"

@@ -17,7 +17,6 @@ def section(cells: Sequence[Cell], random: Sequence[Cell]) -> str:
     """Its Markdown; nothing if nothing is measured."""
     if not cells:
         return ""
-    older = [cell.name for cell in cells if cell.sources != {in_dynosim()}]
     of_random = [[cell.dynamo[name] for cell in random] for name in CONFIGURATIONS]
     return render(
         "dynamo.md",
@@ -25,7 +24,7 @@ def section(cells: Sequence[Cell], random: Sequence[Cell]) -> str:
         equal=EQUAL,
         documented=SETUP["documented"],
         configurations={name: [cell.dynamo[name] for cell in cells] for name in CONFIGURATIONS},
-        older="all cells" if len(older) == len(cells) else ", ".join(older),
+        now={in_dynosim()},
         picture=PICTURE,
         cells=cells,
         loads=LOADS,
@@ -33,7 +32,6 @@ def section(cells: Sequence[Cell], random: Sequence[Cell]) -> str:
         times=_times,
         traces=random,
         best_single=max(of_random, key=lambda figures: mean(each.goodput for each in figures)) if random else [],
-        older_traces=any(cell.sources != {in_dynosim()} for cell in random),
     )
 
 

@@ -84,9 +84,5 @@ def _needs(workload: Workload, cached: float) -> Any:
     at_s, prompt, output = np.array([(r.arrival_s, r.prompt_tokens, r.output_tokens) for r in workload.requests]).T
     kv_s = (prompt + output / 2) * output * workload.itl_ms / 1000
     edges = np.arange(0, at_s.max() + SLOT_S, SLOT_S)
-    return np.array(
-        [
-            np.histogram(at_s, edges, weights=work)[0] / SLOT_S / one / used
-            for work, one, used in zip((prompt * (1 - cached), kv_s), capacity(workload), USED, strict=True)
-        ]
-    )
+    rates = [np.histogram(at_s, edges, weights=work)[0] / SLOT_S for work in (prompt * (1 - cached), kv_s)]
+    return np.array([rate / one / used for rate, one, used in zip(rates, capacity(workload), USED, strict=True)])
