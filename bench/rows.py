@@ -123,8 +123,8 @@ def write(name: str, rows: Sequence[Row]) -> Path:
 
 
 def read(path: Path) -> list[Row]:
-    """The rows of a result file. Raises TypeError for one that holds something else."""
-    return [Row(**{**entry, "spread": tuple(entry.get("spread", ()))}) for entry in json.loads(path.read_text())]
+    """The rows of a result file; none if there is no file. Raises TypeError for one that holds something else."""
+    return [Row(**{**entry, "spread": tuple(entry.get("spread", ()))}) for entry in kept(path) or ()]
 
 
 # --- a benchmark's command ---

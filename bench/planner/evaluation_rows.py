@@ -85,17 +85,20 @@ def _of_budget(name: str, mine: Sequence[Run], others: Found) -> Iterator[Row]:
 
 
 def _of_engines(runs: Sequence[Run]) -> Iterator[Row]:
-    """Each engine's share beside its goal, and how many keep it."""
+    """Each engine's share beside its goal, and how many keep it, with its table and without."""
     ample = {run.seed: run for run in runs if run.planner == ALL_GPUS}
-    engines = [run for run in runs if run.planner == OURS and run.seed in ample]
-    if engines:
-        what = f"constant loads on {len(engines)} random engines"
-        kept = float(sum(run.attainment >= (run.goal or 0.0) for run in engines))
-        yield row(f"{what}: those that keep their goal", "", [kept], at_least=len(engines), command=COMMAND)
-        for run in engines:
-            fixed, name = ample[run.seed], f"{run.scenario} {run.seed}: share within objectives after 5 minutes"
-            yield _judged(name, [run], [fixed], f"fixed {fixed.note}", at_least=run.goal)
-        yield _reversals(f"{what}: reversals", engines)
+    for who, as_ in ((OURS, ""), (f"{ABLATION} a table", ", no table")):
+        if engines := [run for run in runs if run.planner == who and run.seed in ample]:
+            what = f"constant loads on {len(engines)} random engines{as_}"
+            kept = float(sum(run.attainment >= (run.goal or 0.0) for run in engines))
+            yield row(f"{what}: those that keep their goal", "", [kept], at_least=len(engines), command=COMMAND)
+            for run in engines if who == OURS else ():
+                fixed, name = ample[run.seed], f"{run.scenario} {run.seed}: share within objectives after 5 minutes"
+                yield _judged(name, [run], [fixed], f"fixed {fixed.note}", at_least=run.goal)
+            yield _reversals(f"{what}: reversals", engines)
+            if who != OURS:
+                taught = [run for run in runs if run.planner == OURS]
+                yield _ratio(f"{what}: GPU-hours", engines, taught, "with it", of="gpu_hours", at_most=EQUAL_GPU_HOURS)
 
 
 def _of_hours(hours: Sequence[Run]) -> Iterator[Row]:
@@ -133,5 +136,4 @@ def _hours(runs: Sequence[Run]) -> str:
 
 def kept_speed_rows() -> Iterator[Row]:
     """As they were last measured."""
-    path = RESULTS / f"{RESULT}.json"
-    return (each for each in (read(path) if path.exists() else ()) if each.name.startswith(SPEEDS))
+    return (each for each in read(RESULTS / f"{RESULT}.json") if each.name.startswith(SPEEDS))

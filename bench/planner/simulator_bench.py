@@ -49,9 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = [name for name in (*LOADS, "speed") if any(fnmatchcase(name, each) for each in asked.only)]
     if not names:
         sys.exit(f"--only: there is no {', '.join(asked.only)}; known: speed, {', '.join(LOADS)}")
-    whole = len(names) > len(LOADS)
     done = [run for run in read_cells() if run.scenario in LOADS and run.planner in LOADS[run.scenario].planners]
-    if whole and not (asked.resume or asked.ours):
+    if len(names) > len(LOADS) and not (asked.resume or asked.ours):
         done = []
     kept = {_key(run) for run in done if asked.resume or (asked.ours and not run.planner.startswith(OURS))}
     with ProcessPoolExecutor(asked.jobs) as processes:
@@ -101,7 +100,7 @@ class Cell:
         result, note = self._result(who)
         pictured = not self.load.scaling and who in (OURS, STATIC)
         run = run_of(self.load.name, self.seed, who, result, note, self.load.judged_from_s, pictured=pictured)
-        if self.load.drawn and who == OURS:
+        if self.load.drawn and who.startswith(OURS):
             last, goal = result.timeline[-1], self.at.policy.objectives.attainment
             ended = f"{self.at.note}, at the end {last.prefill_active}P{last.decode_active}D"
             return replace(run, note=ended, goal=goal)

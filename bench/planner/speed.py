@@ -47,8 +47,7 @@ def requests_per_s() -> float:
     served = _served("steady:rate=60,prompt_tokens=4000,duration_s=240")
     began = time.process_time()
     simulate(*served, static())
-    took_s = time.process_time() - began
-    return len(served[0]) / took_s
+    return len(served[0]) / (time.process_time() - began)
 
 
 def decide_p99_ms(workers: int, prompts: str = PROMPTS[""]) -> float:

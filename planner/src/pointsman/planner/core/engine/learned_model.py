@@ -208,8 +208,7 @@ def _fit_step(buckets: list[Bucket]) -> tuple[float, float, float, float] | None
     most = max(b.tokens for b in known)
 
     def rises(found: Sequence[float]) -> bool:
-        fixed, token, squared, each = found
-        return min(fixed, token, each, token + 2 * squared * most) >= 0
+        return min(found[0], found[1], found[3], found[1] + 2 * found[2] * most) >= 0
 
     rows = [((1.0, b.tokens, b.tokens * b.tokens, b.batch), b) for b in known]
     fixed, token, squared, each = _fit(rows, (fixed, token, squared, each), rises)
@@ -221,22 +220,24 @@ def _fit(
     usual: tuple[float, ...],
     rises: Callable[[Sequence[float]], bool],
 ) -> list[float]:
-    """Coefficients of the parts of the work in ``rows``; where they would make an engine faster by more of it, without
-    the last part, or the last two. ``usual``: what they are drawn to, up to a common factor, as by one sample."""
+    """Coefficients of the parts of the work in ``rows``, drawn to the ``usual`` ones, times what makes these as slow as
+    what was measured, as if by one more sample.
+
+    Where an engine would be faster by more work (not ``rises``), the last part of it is left out, or the last two.
+    """
     total = sum(b.weight for _, b in rows)
     mean_ms = sum(b.weight * b.milliseconds for _, b in rows) / total
     means = [sum(b.weight * parts[i] for parts, b in rows) / total for i in range(len(usual))]
-    usual_ms = [each * mean for each, mean in zip(usual, means, strict=True)]  # of the mean work, by parts
-    usual_ms = [ms * mean_ms / sum(usual_ms) for ms in usual_ms]
-    count = len(usual)
+    parts_ms, count = [each * mean for each, mean in zip(usual, means, strict=True)], len(usual)  # of the mean work
+    usual_ms = [ms * mean_ms / sum(parts_ms) for ms in parts_ms]
     # Parts are in units of their means, so that the normal equations are well conditioned.
-    relative = [
+    seen = [
         ([part / mean for part, mean in zip(parts, means, strict=True)], b.milliseconds, b.weight / b.milliseconds**2)
         for parts, b in rows
     ]
     prior = [([float(i == j) for j in range(count)], usual_ms[i], 1 / mean_ms**2) for i in range(count)]
     for size in range(count, 1, -1):
-        solved = _least_squares([*relative, *prior[:size]], size)
+        solved = _least_squares([*seen, *prior[:size]], size)
         coefficients = [ms / mean for ms, mean in zip([*solved, *[0.0] * (count - size)], means, strict=True)]
         if rises(coefficients):
             return coefficients
