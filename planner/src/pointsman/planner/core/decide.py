@@ -88,7 +88,7 @@ def decide(
     shares = shared(encode, observation, within, wanted)
     within, wanted = shares.policy, shares.wanted
     # 5. Routing.
-    state, routing = _routing(state, observation, policy, model, point, _of_all(observation, wanted.rate_per_s))
+    state, routing = _routing(state, observation, policy, model, point, wanted.rate_per_s)
     # 6. What was foretold, beside what came.
     in_force = replace(observation, routing=replace(observation.routing, flow=routing.flow))
     state, if_executed = _imagined(state, in_force, within, load, wanted.rate_per_s, point)
@@ -114,11 +114,6 @@ def _frozen(state: State, observation: Observation, policy: Policy, now_s: float
         encode=state.encode.observe(replace(observation, encode=None), policy),
         wanting=None, wanting_ticks=0, unwanted_s=None,
     )  # fmt: skip
-
-
-def _of_all(observation: Observation, rate_per_s: float) -> float:
-    """The rate of the gateways that are read, and as much for each that is not: workers serve them all."""
-    return rate_per_s * observation.gateways / max(1, observation.gateways - len(observation.unreadable_gateways))
 
 
 def _routing(

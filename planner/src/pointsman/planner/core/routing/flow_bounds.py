@@ -6,6 +6,7 @@ and a sequence beyond the batch that keeps the token objective makes all others 
 """
 
 import math
+from dataclasses import replace
 
 from pointsman.api.protocol.names import Role
 from pointsman.planner.core.messages import routing
@@ -22,11 +23,22 @@ def flow_bounds(observation: Observation, policy: Policy, point: OperatingPoint,
     lower_band = 0.05 if _too_slow(observation, policy) else None
     decoding = _decoding(point, rate_per_s / max(1, observation.serving(Role.DECODE)))
     pending, slack_ms = _pending_tokens(point), point.slack_s * 1000
-    return FlowBounds(
+    found = FlowBounds(
         _settled(before.pending_tokens_per_prefill_worker, pending, observation.gateways, band),
         _settled(before.decoding_per_decode_worker, decoding, observation.gateways, band, lower_band=lower_band),
         _settled(before.slack_ms, slack_ms if pending is not None else None, 1, band),
     )
+    return _lower(before, found) if observation.unread_gateways else found
+
+
+def _lower(before: FlowBounds, found: FlowBounds) -> FlowBounds:
+    """Of each bound the lower one: of a part of the load none is raised."""
+    pairs = (
+        (before.pending_tokens_per_prefill_worker, found.pending_tokens_per_prefill_worker),
+        (before.decoding_per_decode_worker, found.decoding_per_decode_worker),
+    )
+    pending, decoding = (new if old is None or new is None else min(old, new) for old, new in pairs)
+    return replace(found, pending_tokens_per_prefill_worker=pending, decoding_per_decode_worker=decoding)
 
 
 def queue_limit(observation: Observation, policy: Policy, point: OperatingPoint) -> int:

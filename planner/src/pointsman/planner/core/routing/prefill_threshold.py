@@ -54,6 +54,8 @@ def threshold(
         return needs(tokens, rate) <= decoders
 
     def may_rise_to(tokens: int) -> bool:
+        if observation.unread_gateways:
+            return False  # of a part of the load nobody knows what fits
         rate = tuning.rate_headroom * rate_per_s
         # Too few already, but not for this.
         return fits(tokens, rate) or all(needs(tokens, r) <= needs(before, r) for r in (rate_per_s, rate))
