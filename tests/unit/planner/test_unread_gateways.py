@@ -78,15 +78,26 @@ def test_a_lower_budget_is_kept_and_no_more_workers_go_than_that() -> None:
     assert {decision.layout.total for decision in looks.go(100, part, **UNREAD)} == {5}
 
 
-def test_an_unread_gateway_is_taken_to_get_as_many_requests_as_each_other() -> None:
-    """So no bound and no threshold rises because a part of the load is not seen."""
+@pytest.mark.parametrize("seen_per_s", [10.0, 60.0, 96.0, 120.0])
+def test_no_bound_and_no_threshold_rises_or_falls_because_a_part_is_not_seen(seen_per_s: float) -> None:
+    """Whatever share of the requests that gateway gets."""
     lengths = ((300, 0.3), (400, 0.3), (2000, 0.4))
     load = replace(SHORT, arrivals_per_s=120, prompt_tokens=1200, output_tokens=200, prompt_length_shares=lengths)
     looks = Looks(replace(POLICY, role_switch=False), (2, 4), RoutingNumbers(512, 32))
     assert [*looks.go(100, load)]
-    before, half = looks.routing, replace(load, arrivals_per_s=60)
-    assert {decision.routing for decision in looks.go(100, half, **UNREAD)} == {before}
-    assert {decision.routing for decision in looks.go(100, half)} != {before}, "half of the load shows in this scene"
+    before, part = looks.routing, replace(load, arrivals_per_s=seen_per_s)
+    assert {decision.routing for decision in looks.go(100, part, **UNREAD)} == {before}
+    assert {decision.routing for decision in looks.go(60, load)} == {before}
+    assert {decision.routing for decision in looks.go(100, replace(load, arrivals_per_s=60))} != {before}
+
+
+def test_a_threshold_that_fits_the_whole_load_stays_beside_an_unread_gateway() -> None:
+    lengths = ((300, 0.3), (400, 0.3), (2000, 0.4))
+    load = replace(SHORT, arrivals_per_s=100, prompt_tokens=1200, output_tokens=400, prompt_length_shares=lengths)
+    looks = Looks(replace(POLICY, role_switch=False), (2, 4), RoutingNumbers(0, 32))
+    before, half = [*looks.go(60, load)][-1].routing.max_local_prefill_tokens, replace(load, arrivals_per_s=50)
+    assert {decision.routing.max_local_prefill_tokens for decision in looks.go(60, half, **UNREAD)} == {before}
+    assert [*looks.go(60, half)][-1].routing.max_local_prefill_tokens > before
 
 
 def test_the_score_learns_nothing_from_a_part_of_the_load() -> None:
