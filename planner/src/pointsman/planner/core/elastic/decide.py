@@ -118,7 +118,7 @@ def _model(state: GroupState, observation: GroupObservation) -> GroupModel | str
 def _margin(
     state: GroupState, observation: GroupObservation, policy: Policy, needed: int, now_s: float, load: GroupLoad
 ) -> Margin:
-    """What clients got says whether instances do what the model says; see `margin.py`."""
+    """What clients got says whether instances do what the model says; see `derating.py`."""
     service, arrived = observation.seen.service, observation.seen.load
     shares = (service.ttft_attainment, service.tpot_attainment) if service else (None, None)
     if needed > observation.serving or observation.seen.unread_gateways:
