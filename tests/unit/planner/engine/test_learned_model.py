@@ -20,10 +20,11 @@ from pointsman.planner.core.engine.learned_model import (
 )
 from pointsman.planner.core.engine.performance_model import CorrectedModel
 from pointsman.planner.core.metrics.scrape_pair import Histogram
-from pointsman.planner.core.state import State, model_of
-from pointsman.planner.core.types import EngineSample
+from pointsman.planner.core.state import State, learn, model_of
+from pointsman.planner.core.types import EngineSample, Load, Observation
 from pointsman.planner.profile.linear_model import LinearModel
 from pointsman.planner.simulator.pages import engine_token_bounds
+from unit.planner.scenes import POLICY, observed
 
 
 def prefill_ms(tokens: float) -> float:
@@ -178,6 +179,23 @@ def test_a_step_between_which_prompts_are_computed_is_learned_without_them() -> 
     hardly = replace(alone, observed_ms=40.0, local_tokens_per_s=7500.0)
     found = undisturbed([alone, fifth, hardly], model, 1000.0)
     assert [sample.observed_ms for sample in found] == pytest.approx([10.0, 10.0])
+
+
+def test_the_first_look_takes_the_prompts_out_of_its_steps_and_the_second_counts_as_much() -> None:
+    """A service whose decode workers compute prompts for a fifth of the time, from the first look on."""
+    load = Load(arrivals_per_s=10, prompt_tokens=1000, output_tokens=100, prompt_length_shares=((1000, 1.0),))
+
+    def look(at_s: float, step_ms: float) -> Observation:
+        prefill = EngineSample(Role.PREFILL, 100.0, 1000.0)
+        decode = EngineSample(Role.DECODE, step_ms / 0.8, 5000.0, 8.0, local_tokens_per_s=2000.0)
+        return observed(at_s, load, samples=(prefill, decode))
+
+    state = learn(State(), look(0.0, 10.0), load, POLICY)
+    assert state.learned is not None
+    assert state.learned.decode_step_ms(8, 5000) == pytest.approx(10.0, rel=0.02)
+    state = learn(state, look(2.5, 14.0), load, POLICY)
+    assert state.learned is not None
+    assert state.learned.decode_step_ms(8, 5000) == pytest.approx(12.0, rel=0.05)
 
 
 def lengths_of(prompts: list[float]) -> tuple[tuple[float, float], ...]:
