@@ -136,6 +136,19 @@ def test_an_engine_that_does_not_tell_its_tokens_is_no_slower_with_more_sequence
         assert model.decode_step_ms(batch, 1000 * batch) == pytest.approx(took_ms(batch), rel=0.15)
 
 
+def test_a_step_does_not_bend_upwards() -> None:
+    """Two or three sequences that hold different numbers of tokens, which cost nothing, as on a CPU."""
+    draw = random.Random(9)
+    found = [EngineSample(Role.PREFILL, 70.0, 600.0)]
+    for _ in range(12):
+        batch = draw.choice([1, 2, 3])
+        took_ms = (7.5 + 1.3 * batch) * draw.lognormvariate(0, 0.25)
+        found.append(EngineSample(Role.DECODE, took_ms, draw.uniform(250, 800) * batch, batch))
+    model = taught(found)
+    first, second, third = (model.decode_step_ms(2, tokens) for tokens in (0, 20_000, 40_000))
+    assert third - second <= second - first + 1e-9
+
+
 def test_times_that_are_millions_apart_make_a_model() -> None:
     """As after a pod was paused."""
     found = [

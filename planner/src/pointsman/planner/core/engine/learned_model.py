@@ -1,10 +1,9 @@
-"""A performance model learned from the running service alone, for when no table fits it.
+"""A performance model learned from the running service, for when no table fits it.
 
 Measurements are kept as means of buckets over their input (tokens of a prefill, batch and KV tokens of a decode step),
-so that a steady load does not make the planner forget what other loads taught it. Over the buckets goes a least-squares
-fit of relative errors. It begins with a usual engine, as much slower or faster as what was measured: how its parts
-compare (weights, KV, attention) is much the same in all transformers, and one load alone cannot tell them apart. No
-engine gets faster by more work.
+so that what one load taught is not forgotten at the next. Over the buckets goes a least-squares fit of relative errors.
+It is pulled towards a usual engine: how the parts of the work compare (weights, KV, attention) is much the same in all
+transformers, and one load alone cannot tell them apart. No engine gets faster by more work.
 """
 
 import math
@@ -16,7 +15,7 @@ from pointsman.api.protocol.names import Role
 from pointsman.planner.core.engine.performance_model import CorrectedModel, Correction, PerformanceModel
 from pointsman.planner.core.types import EngineSample
 
-LEAST_MS: Final = 0.01  # of a pass or a step, where measurements that contradict each other are fitted by less
+LEAST_MS: Final = 0.01  # of a pass or a step: no measurement and no prediction is less
 MOST_BUCKETS: Final = 128  # of one role
 
 
@@ -207,9 +206,12 @@ def _fit_step(buckets: list[Bucket]) -> tuple[float, float, float, float] | None
         batch = sum(b.weight * b.batch for b in buckets) / sum(b.weight for b in buckets)
         fixed, each = _fit([((1.0, b.batch), b) for b in buckets], (4 * batch, 1.0))
         return fixed, each, 0.0, 0.0
-    most = max(b.tokens for b in known)
     rows = [((1.0, b.batch, b.tokens, b.tokens * b.tokens), b) for b in known]
     fixed, each, token, squared = _fit(rows, usual, free=3)
+    if squared >= 0:  # KV is read at one speed at most
+        fixed, each, token = _fit([(parts[:3], b) for parts, b in rows], usual[:3])
+        return fixed, each, token, 0.0
+    most = max(b.tokens for b in known)
     if token + 2 * squared * most < 0:  # it would fall before the most that was seen: it bends until there
         bent = [((1.0, b.batch, b.tokens - b.tokens * b.tokens / (2 * most)), b) for b in known]
         fixed, each, token = _fit(bent, usual[:3])
@@ -220,10 +222,10 @@ def _fit_step(buckets: list[Bucket]) -> tuple[float, float, float, float] | None
 def _fit(
     rows: Sequence[tuple[tuple[float, ...], Bucket]], usual: Sequence[float], *, free: int | None = None
 ) -> list[float]:
-    """Coefficients of the parts of the work in ``rows``, drawn to the ``usual`` ones, times what makes these as slow as
-    what was measured, as if by one more sample.
+    """Coefficients of the parts of the work in ``rows``.
 
-    A part that would make an engine faster by more work is left out, but for the ``free`` one.
+    Each is pulled towards the ``usual`` one, scaled to the measured mean, with the weight of one sample. A part that
+    would make an engine faster by more work is left out, but for the one with the index ``free``.
     """
     total = sum(b.weight for _, b in rows)
     mean_ms = sum(b.weight * b.milliseconds for _, b in rows) / total

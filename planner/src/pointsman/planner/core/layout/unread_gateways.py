@@ -1,4 +1,4 @@
-"""A decision on a part of the load: while a gateway is not read, workers are only added."""
+"""Decisions while a gateway is not read: its part of the load is not known."""
 
 from dataclasses import replace
 
@@ -7,9 +7,9 @@ from pointsman.planner.core.types import Decision, Observation, Policy, WorkerCo
 
 
 def without_removals(decision: Decision, observation: Observation, policy: Policy) -> Decision:
-    """Without a change that takes a worker from any pool: of a part of the load nobody knows how few are enough.
+    """The decision without any change of the pools, if it switches or removes workers: all may be needed.
 
-    But for what is beyond the budget, and for a role without any worker.
+    It stays as it is where the GPUs exceed the budget, and where a role has no worker.
     """
     there = [worker for worker in observation.encode_workers if worker.condition is not WorkerCondition.DRAINING]
     encode = len(there) if observation.encode_replicas is None else observation.encode_replicas
