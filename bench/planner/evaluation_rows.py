@@ -97,8 +97,8 @@ def _of_engines(runs: Sequence[Run]) -> Iterator[Row]:
                 yield _judged(name, [run], [fixed], f"fixed {fixed.note}", at_least=run.goal)
             yield _reversals(f"{what}: reversals", engines)
             if who != OURS:
-                taught = [run for run in runs if run.planner == OURS]
-                yield _ratio(f"{what}: GPU-hours", engines, taught, "with it", of="gpu_hours", at_most=EQUAL_GPU_HOURS)
+                tables, hours = [run for run in runs if run.planner == OURS], f"{what}: GPU-hours"
+                yield _ratio(hours, engines, tables, "with tables", of="gpu_hours", at_most=EQUAL_GPU_HOURS)
 
 
 def _of_hours(hours: Sequence[Run]) -> Iterator[Row]:

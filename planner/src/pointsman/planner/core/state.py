@@ -69,7 +69,7 @@ def learn(
     )
     season = state.season.observe(window_s, observation.at_s, forecaster, horizon_s(state, policy), policy.tuning)
     samples = list(observation.samples)
-    # What the first steps are without the prompts between them, their own look says.
+    # Before anything was learned, this look itself says how long its prompts took between its steps.
     known = model_of(state, base, policy.tuning) or state.learner.observe(samples).model()
     if overflows(observation, policy.tuning):
         # Prompts of any length are prefilled between decode steps, and known of only when they are done.
@@ -79,7 +79,7 @@ def learn(
         samples = undisturbed(samples, known, max(1.0, new_tokens))
         samples = of_even_prompts(samples, known)
     learner, learned = state.learner.observe(samples), state.learned
-    if state.ticks < 12 or state.ticks % 12 == 0:  # a fit of much takes longer than all else
+    if state.ticks < 12 or state.ticks % 12 == 0:  # a fit of many measurements takes longer than all else
         learned = learner.model() or learned
     prefill, decode = state.prefill_correction, state.decode_correction
     if base is not None:

@@ -201,14 +201,14 @@ def _fit_step(buckets: list[Bucket]) -> tuple[float, float, float, float] | None
         return None
     usual, known = USUAL.decode, [b for b in buckets if b.tokens > 1]
     if 2 * sum(b.weight for b in known) < sum(b.weight for b in buckets):
-        # The engine does not say how many tokens its sequences hold. A step mostly reads weights: 5.5 ms alone, 7 ms
+        # The engine seldom says how many tokens its sequences hold. A step mostly reads weights: 5.5 ms alone, 7 ms
         # for eight (26 M model on CPU).
         batch = sum(b.weight * b.batch for b in buckets) / sum(b.weight for b in buckets)
         fixed, each = _fit([((1.0, b.batch), b) for b in buckets], (4 * batch, 1.0))
         return fixed, each, 0.0, 0.0
     rows = [((1.0, b.batch, b.tokens, b.tokens * b.tokens), b) for b in known]
     fixed, each, token, squared = _fit(rows, usual, free=3)
-    if squared >= 0:  # KV is read at one speed at most
+    if squared >= 0:  # no token of KV takes longer than those before it
         fixed, each, token = _fit([(parts[:3], b) for parts, b in rows], usual[:3])
         return fixed, each, token, 0.0
     most = max(b.tokens for b in known)
