@@ -1,8 +1,8 @@
 """helm upgrades an earlier commit to this chart, rolls back and upgrades again, while a service runs all the time.
 
 3a2454a is the last commit without ElasticGroup, ec6a7b8 the last one without encode workers.
-``pointsman_3a2454a.tar.xz`` is the chart and the operator of that commit, made by
-``git archive 3a2454a charts/pointsman crds/src kube/src operator/src process/src | xz -9e``.
+``pointsman_3a2454a.tar.xz`` is the chart and the operator of that commit with all that it imports, made by
+``git archive 3a2454a charts/pointsman crds/src kube/src operator/src process/src serving/src | xz -9e``.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ WITHOUT_GROUPS: Final = "3a2454a"
 WITHOUT_ENCODE: Final = "ec6a7b8"
 EARLIER_REGISTRY: Final = ("--set", "images.registry=pointsman")
 """The registry that the charts of both commits had as a default."""
-SOURCES: Final = ("crds/src", "kube/src", "operator/src", "process/src")
+SOURCES: Final = ("crds/src", "kube/src", "operator/src", "process/src", "serving/src")
 ELASTIC_CRD: Final = "elasticgroups.pointsman.dev"
 GROUP: Final = "long-chat"
 OBJECTS: Final = ",".join(
