@@ -30,7 +30,7 @@ World = Callable[[int, int], tuple[float, float, float | None]]
 def at_lengths(shortest: float, share: float, transfer_s_per_token: float = 0.0) -> OperatingPoint:
     """Prompts of three lengths, a tenth of a millisecond a token; ``share`` of the requests have the shortest."""
     prompts = tuple(
-        Prompts(shortest * times, of_all, *(3 * (shortest * times * 1e-4,)))
+        Prompts(shortest * times, of_all, *(3 * (shortest * times * 1e-4,)), shortest * times)
         for times, of_all in ((1, share), (4, 0.7 * (1 - share)), (8, 0.3 * (1 - share)))
     )
     return replace(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pointsman.planner.core.engine.learned_model import pass_ms
-from pointsman.planner.core.sizing.operating_point import OperatingPoint, operating_point
+from pointsman.planner.core.sizing.operating_point import OperatingPoint, Prompts, operating_point
 from pointsman.planner.performance_tables import performance_table
 from pointsman.planner.profile.linear_model import LinearModel
 from unit.planner.operating_points import OBJECTIVES, point
@@ -141,6 +141,29 @@ def test_of_a_bucket_of_lengths_those_below_the_threshold_stay() -> None:
     assert 0.4 < at.at_threshold(5800).remote_share < 0.6
     assert (shares[0], shares[-1]) == (1.0, 0.0)
     assert at.at_threshold(5504).local_s == pytest.approx(0.42 * at.at_threshold(8320).local_s, rel=0.05)
+
+
+def test_a_threshold_at_the_bound_of_a_bucket_keeps_all_of_it_whatever_their_mean_is() -> None:
+    """Prompts of 256 to 512 tokens, 400 in the mean: the middle of their bucket is 362."""
+    at = operating_point(
+        LLAMA_8B_H100, observed(0, None), OBJECTIVES, lengths=((math.sqrt(256 * 512), 1.0),), threshold_tokens=512,
+        prompt_tokens=400, cached_share=0.0, output_tokens=20,
+        context_tokens=410, prefill_scv=0.1, context_scv=0.1,
+    )  # fmt: skip
+    assert at.remote_share == 0.0
+    assert at.local_s == pytest.approx(LLAMA_8B_H100.prefill_ms(400, 0) / 1000)
+    assert at.at_threshold(256).remote_share == 1.0
+
+
+@pytest.mark.parametrize(
+    ("middle", "mean", "threshold", "local"),
+    [(362, 500, 448, 0.64), (724, 520, 512, 0.0), (724, 520, 640, 0.62), (362, 300, 320, 0.44), (362, 4500, 512, 0.0)],
+)
+def test_of_a_bucket_the_mean_says_which_part_is_likely(
+    middle: float, mean: float, threshold: float, local: float
+) -> None:
+    """The last: the mean is of other prompts, which came a moment ago."""
+    assert Prompts(mean, 1.0, 0.1, 0.1, 0.1, middle).local_share(threshold) == pytest.approx(local, abs=0.005)
 
 
 def test_a_threshold_moves_prompts_between_the_pools_and_nothing_else() -> None:

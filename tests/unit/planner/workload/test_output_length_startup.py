@@ -60,8 +60,28 @@ def test_and_never_much_longer_than_they_are(seed: int) -> None:
 
 
 def test_answers_of_one_length_are_known_soon_after_the_first_of_them_ended() -> None:
-    assert served(8, lambda _: 250).output_tokens == pytest.approx(250, rel=0.4)
-    assert served(40, lambda _: 250).output_tokens == pytest.approx(250, rel=0.1)
+    # After 10 s, 15 s and 100 s; each takes 6.25 s.
+    assert served(4, lambda _: 250).output_tokens == pytest.approx(250, rel=0.3)
+    assert served(6, lambda _: 250).output_tokens == pytest.approx(250, rel=0.1)
+    assert served(40, lambda _: 250).output_tokens == pytest.approx(250, rel=0.02)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_and_so_are_answers_of_about_one_length(seed: int) -> None:
+    """Half a minute after the first request, for answers of 500 tokens, which take 12.5 s, with a quarter more or
+    less."""
+    found = served(12, lambda draw: round(draw.gammavariate(16, 500 / 16)), seed)
+    assert found.output_tokens == pytest.approx(500, rel=0.15)
+
+
+def test_short_answers_that_all_end_at_first_do_not_stand_for_the_long_ones_that_still_run() -> None:
+    """In the first window three of four answers end, of 10 tokens; the fourth is a long one."""
+    lengths = Lengths().observe(Load(1.6, 1000.0, 0.0, 10.0, ended_per_s=1.2, decoding=1.0, step_ms=25.0), 2.5, 2.5)
+    assert not lengths.first.over
+    lengths = served(12, lambda draw: 10 if draw.random() < 0.85 else 1500)
+    assert not lengths.first.over
+    assert lengths.output_tokens is not None
+    assert lengths.output_tokens > 50, "of 234; those that ended have 10"
 
 
 def test_nobody_is_taken_for_longer_than_what_could_be_decoded_since_the_start() -> None:

@@ -121,3 +121,20 @@ def test_lengths_count_by_requests_and_not_by_time() -> None:
         lengths = lengths.observe(Load(rate, 1000.0, 0.0, 100.0, prompt_length_shares=shares), 2.5, 2.5 * tick)
     assert lengths.changed_s is None
     assert dict(lengths.shares)[1000.0] > 0.85
+
+
+def test_a_histogram_with_one_bucket_is_kept_in_a_window_without_prompts() -> None:
+    lengths = Lengths()
+    for tick in range(8):
+        prompts = ((362.0, 1.0),) if tick != 4 else ()
+        seen = Load(4.0, 400.0 if prompts else None, 0.0, 100.0, prompt_length_shares=prompts)
+        lengths = lengths.observe(seen, 2.5, 2.5 * tick)
+        assert lengths.shares == ((362.0, 1.0),)
+
+
+def test_where_only_means_are_known_they_stand_for_all_prompts() -> None:
+    lengths = Lengths()
+    for tick in range(40):
+        tokens = 400.0 if tick < 20 else 4000.0
+        lengths = lengths.observe(Load(4.0, tokens, 0.0, 100.0), 2.5, 2.5 * tick)
+        assert lengths.shares == ((lengths.prompt_tokens, 1.0),)

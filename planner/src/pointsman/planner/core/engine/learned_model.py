@@ -70,9 +70,9 @@ class Buckets:
 
 @dataclass(frozen=True, slots=True)
 class LearnedModel:
-    """Times in milliseconds, of whole passes and steps."""
+    """Times in milliseconds."""
 
-    prefill: tuple[float, float, float]  # of 1, n, n²
+    prefill: tuple[float, float, float]  # of a pass; and summed over its prompts, of a token and of tokens²
     decode: tuple[float, float, float, float]  # of 1, batch, KV tokens, KV tokens²
 
     def prefill_ms(self, new_tokens: float, prefix_tokens: float) -> float:
@@ -92,9 +92,6 @@ USUAL: Final = LearnedModel((4.7, 0.0176, 4.4e-7), (6.4, 0.01, 4.3e-5, 0.0))
 
 def pass_ms(model: PerformanceModel, prompts: float, new_tokens: float, prefix_tokens: float) -> float:
     """Time to prefill so many prompts (1 or more) together, each of ``new_tokens``."""
-    measured = model.base if isinstance(model, CorrectedModel) else model
-    if isinstance(measured, LearnedModel):  # it was measured by the pass, whatever prompts that was of
-        return model.prefill_ms(prompts * new_tokens, 0)
     # They share the fixed part, which is about what a prompt of one token takes.
     return prompts * model.prefill_ms(new_tokens, prefix_tokens) - (prompts - 1) * model.prefill_ms(1, 0)
 
@@ -112,7 +109,7 @@ class Learner:
         prefills = _evenly([s for s in real if s.role is Role.PREFILL and s.tokens is not None and s.tokens >= 1])
         steps = _evenly([s for s in real if s.role is Role.DECODE])
         return Learner(
-            self.prefills.take(prefills, lambda s: _octave(s.tokens or 1.0)),
+            self.prefills.take(prefills, lambda s: 1000 * (_octave(s.batch) // 3) + _octave(s.tokens or 1.0)),
             self.steps.take(steps, lambda s: 1000 * (_octave(s.batch) // 3) + _octave(s.tokens or 1.0) // 2),
         )
 
@@ -191,7 +188,8 @@ def _evenly(samples: list[EngineSample], most: int = 16) -> list[EngineSample]:
 def _fit_prefill(buckets: list[Bucket]) -> tuple[float, float, float] | None:
     if not buckets:
         return None
-    rows = [((1.0, b.tokens, b.tokens * b.tokens), b) for b in buckets]
+    # Prompts of a pass attend to themselves, not to one another.
+    rows = [((1.0, b.tokens, b.tokens * b.tokens / b.batch), b) for b in buckets]
     fixed, token, squared = _fit(rows, USUAL.prefill)
     return fixed, token, squared
 

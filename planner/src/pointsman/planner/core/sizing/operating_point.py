@@ -32,6 +32,7 @@ class Prompts:
     alone_s: float  # of a prefill worker …
     amortised_s: float  # … in a full pass
     local_s: float  # of the decode worker
+    bucket_tokens: float  # the middle of the bucket they were counted in, which need not be their mean
     prompt_tokens: float = 0.0  # with those that are cached
     reachable: bool = True  # False: such a request misses an objective even if it is alone
 
@@ -39,14 +40,20 @@ class Prompts:
         """Of them, those of at most so many tokens: as even over a bucket as its bounds allow, on a scale of logs."""
         if self.new_tokens <= 1:
             return 1.0 if self.new_tokens <= threshold_tokens else 0.0
-        if threshold_tokens <= self.shortest:
+        # Those around the mean that the bucket's bounds allow.
+        shortest = max(self.bucket_tokens, self.new_tokens) / BUCKET_REACH
+        longest = min(self.bucket_tokens, self.new_tokens) * BUCKET_REACH
+        if longest <= shortest:  # the mean is of others, that came a moment ago: it is known sooner
+            shortest, longest = self.new_tokens / BUCKET_REACH, self.new_tokens * BUCKET_REACH
+        if threshold_tokens <= shortest:
             return 0.0
-        return min(1.0, math.log(threshold_tokens / self.shortest) / (2 * math.log(BUCKET_REACH)))
+        share = math.log(threshold_tokens / shortest) / math.log(longest / shortest)
+        return share if share < 1 - 1e-9 else 1.0
 
     @property
     def shortest(self) -> float:
-        """Tokens of the shortest of them."""
-        return self.new_tokens / BUCKET_REACH
+        """The lower bound of their bucket, in tokens."""
+        return self.bucket_tokens / BUCKET_REACH
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,9 +277,7 @@ def operating_point(
     prompts = (
         _of_conversations(model, observation.routing.prefill_token_budget, prefixes, prompt_tokens)
         if prefixes.matter
-        else _all_alike(
-            model, observation.routing.prefill_token_budget, _with_mean(lengths, prompt_tokens), cached_share
-        )
+        else _all_alike(model, observation.routing.prefill_token_budget, lengths, prompt_tokens, cached_share)
     )
 
     all_cached = 1 - prefixes.missing_share if prefixes.matter else cached_share
@@ -284,7 +289,7 @@ def operating_point(
         return late, step_ms > objectives.tpot_ms
 
     def of_length(tokens: float) -> Prompts:
-        return _all_alike(model, 1, ((tokens, 1.0),), all_cached)[0]
+        return _all_alike(model, 1, ((tokens, 1.0),), tokens, all_cached)[0]
 
     prompts, unreachable = _apart(prompts, misses_alone, of_length, missed_share)
 
@@ -320,15 +325,20 @@ def operating_point(
 
 
 def _all_alike(
-    model: PerformanceModel, batch_tokens: float, lengths: Sequence[tuple[float, float]], cached_share: float
+    model: PerformanceModel,
+    batch_tokens: float,
+    lengths: Sequence[tuple[float, float]],
+    prompt_tokens: float,
+    cached_share: float,
 ) -> tuple[Prompts, ...]:
     """Prompts of ``lengths``, a share of each cached wherever it is computed."""
     found = []
-    for tokens, share in lengths:
+    for (measured, share), tokens in zip(lengths, _with_mean(lengths, prompt_tokens), strict=True):
         new, cached = max(1.0, tokens * (1 - cached_share)), tokens * cached_share
         alone_s = model.prefill_ms(new, cached) / 1000
         amortised_s = _amortised_s(model, new, cached, batch_tokens)
-        found.append(Prompts(new, share, alone_s, amortised_s, alone_s, tokens))
+        bucket_tokens = max(1.0, measured * (1 - cached_share))
+        found.append(Prompts(new, share, alone_s, amortised_s, alone_s, bucket_tokens, tokens))
     return tuple(found)
 
 
@@ -339,7 +349,7 @@ def _of_conversations(
     held, cached = prompt_tokens * (1 - prefixes.missing_share), prefixes.held_by_prefill
     found = []
     stretched = _with_mean(prefixes.shares, prompt_tokens * prefixes.missing_share)
-    for (measured, share), (tokens, _) in zip(prefixes.shares, stretched, strict=True):
+    for (measured, share), tokens in zip(prefixes.shares, stretched, strict=True):
         missing = tokens if round(measured) > 1 else 0.0  # nothing is to be computed but what gives the first token
         computed = max(1.0, prefixes.computed_by_prefill(missing))
         found.append(
@@ -349,6 +359,7 @@ def _of_conversations(
                 model.prefill_ms(computed, cached) / 1000,
                 _amortised_s(model, computed, cached, batch_tokens),
                 model.prefill_ms(missing, held) / 1000 if missing > 0 else 0.0,
+                measured if missing > 0 else 0.0,
                 held + missing,
             )
         )
@@ -394,10 +405,10 @@ def _longest(prompts: Sequence[Prompts], is_late: Callable[[float], bool]) -> fl
     return low
 
 
-def _with_mean(lengths: Sequence[tuple[float, float]], mean: float) -> Sequence[tuple[float, float]]:
-    """The distribution stretched to a mean that is known better: a histogram's buckets are wide."""
+def _with_mean(lengths: Sequence[tuple[float, float]], mean: float) -> list[float]:
+    """The distribution's tokens stretched to a mean that is known better: a histogram's buckets are wide."""
     total = sum(n * share for n, share in lengths)
-    return [(n * mean / total, share) for n, share in lengths] if total > 0 else lengths
+    return [n * mean / total if total > 0 else n for n, _ in lengths]
 
 
 def _amortised_s(model: PerformanceModel, tokens: float, cached: float, batch_tokens: float) -> float:

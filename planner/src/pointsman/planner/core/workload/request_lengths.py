@@ -78,8 +78,9 @@ class Lengths:
             weight = max(weight, 0.7)
         if load.prompt_length_shares:
             shares = _mix_shares(self.shares, load.prompt_length_shares, weight if self.shares else 1.0)
+            behind += requests
         else:
-            shares = self.shares if len(self.shares) > 1 else ((prompt, 1.0),)  # only means are known
+            shares = self.shares if self.shares_of > 0 else ((prompt, 1.0),)  # only means are known
         prefixes = self.prefixes
         if load.uncached is not None:
             seen = load.uncached.length_shares
@@ -95,7 +96,7 @@ class Lengths:
             longer_s=now_s if longer else self.longer_s,
             first=first,
             prefixes=prefixes,
-            shares_of=behind + requests,
+            shares_of=behind,
         )  # fmt: skip
 
     @property
