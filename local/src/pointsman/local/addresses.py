@@ -1,7 +1,10 @@
 """Free ports, and servers that sit on a port a pod will need."""
 
+import fcntl
+import os
 import random
 import socket
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -9,20 +12,32 @@ from typing import Final
 # Below the range from which the kernel takes ports for outgoing connections: nobody takes one by chance after it was
 # found free.
 _PORTS: Final = range(20000, 32000)
+_LAST_PORT: Final = Path(tempfile.gettempdir(), f"pointsman-last-port-{os.getuid()}")
 _LISTEN: Final = "0A"
 _ANY: Final = {"00000000", "0" * 32}
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A TCP port on which nobody listens at ``host``."""
+    """A TCP port on which nobody listens at ``host``, and which no process of this user was given lately."""
     while True:
-        port = random.choice(_PORTS)
+        port = _next_port()
         with socket.socket() as probe:
             try:
                 probe.bind((host, port))
             except OSError:
                 continue
             return port
+
+
+def _next_port() -> int:
+    """Ports in turn, not by chance: a process has yet to listen on the port that it was given a second ago."""
+    with os.fdopen(os.open(_LAST_PORT, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+") as last:
+        fcntl.flock(last, fcntl.LOCK_EX)
+        port = int(last.read() or random.choice(_PORTS)) + 1
+        port = port if port in _PORTS else _PORTS.start
+        last.seek(0)
+        last.write(str(port))  # all have five digits
+    return port
 
 
 @dataclass(frozen=True)
