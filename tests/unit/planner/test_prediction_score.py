@@ -1,11 +1,8 @@
 """What the planner's word is worth: predicted beside observed, and what its plans would have brought."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from pydantic import TypeAdapter
 
 from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.plannerpolicy import Mode
@@ -16,7 +13,6 @@ from pointsman.planner.core.types import (
     Bounds,
     Decision,
     Objectives,
-    Observation,
     Policy,
     Reason,
     RoutingNumbers,
@@ -26,10 +22,10 @@ from pointsman.planner.core.types import (
 )
 from pointsman.planner.core.virtual_fleet import VirtualFleet
 from pointsman.planner.memory import from_json, to_json
+from unit.planner.captured import captured
 from unit.planner.operating_points import point
 from unit.planner.scenes import LLAMA_8B_H100, LONG, POLICY, SHORT, observed
 
-CAPTURES = Path(__file__).parent / "captures"
 FREE = replace(POLICY, mode=Mode.SHADOW, max_gpus=16, scale_out=True, role_switch=False)
 
 
@@ -156,15 +152,13 @@ def test_what_is_learned_in_seconds_from_a_real_engine_is_a_word_to_trust(captur
     """Half a minute of vLLM 0.32.0 on two shared cores, as the planner saw it: a tiny model, one prefill and two decode
     workers, five or six clients. Most prompts are prefilled where they decode; no table fits such an engine.
     """
-    first, *looks = (CAPTURES / f"{capture}.jsonl").read_text().splitlines()
+    objectives, looks = captured(capture)
     policy = Policy(
-        objectives=Objectives(**json.loads(first), attainment=0.9),
+        objectives=objectives,
         max_gpus=3, min_gpus=3, prefill=Bounds(1, 2), decode=Bounds(1, 2), scale_out=False, scale_in=False,
     )  # fmt: skip
-    read = TypeAdapter(Observation)
     state = State()
-    for look in looks:
-        seen = read.validate_json(look)
+    for seen in looks:
         got = seen.service  # recorded before gateways counted requests within both
         if got is not None and got.ttft_attainment is not None and got.tpot_attainment is not None:
             both = got.ttft_attainment * got.tpot_attainment
