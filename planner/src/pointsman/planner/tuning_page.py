@@ -101,7 +101,8 @@ def _rows() -> Iterator[str]:
     for name, field in Tuning.model_fields.items():
         if name in _SECTIONS:
             yield f"\n## {_SECTIONS[name]}\n\n{_COLUMNS}\n|---|---|---|---|\n"
-        yield f"| `{name}` | {_value(name, field)} | {field.description} | {SHOWN_BY[name]} |\n"
+        effect = " ".join((field.description or "").split())
+        yield f"| `{name}` | {_value(name, field)} | {effect} | {SHOWN_BY[name]} |\n"
 
 
 def _value(name: str, field: FieldInfo) -> str:
