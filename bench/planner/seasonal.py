@@ -91,8 +91,8 @@ def foreseen(load: str, seed: int, lead_s: float) -> tuple[Pair, Pair]:
     ahead, errors = round(lead_s / TICK_S), []
     for tick, count in enumerate(rng.poisson(rates * TICK_S)):
         now_s = (tick + 1) * TICK_S
-        forecaster = forecaster.observe(float(count), TICK_S, now_s, lead_s)
-        season = season.observe(TICK_S, now_s, forecaster, lead_s)
+        forecaster = forecaster.observe(float(count), TICK_S, now_s)
+        season = season.observe(float(count), TICK_S, now_s, forecaster, lead_s)
         if now_s > LEARNED_DAYS * DAY_S and tick % 6 == 0 and tick + ahead < len(rates):
             error = forecaster.expected(lead_s) - rates[tick + ahead]
             foretold = season.forecast(now_s, forecaster, lead_s)

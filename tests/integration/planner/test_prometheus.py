@@ -304,7 +304,7 @@ async def test_a_planner_that_is_new_to_a_service_knows_its_days_from_the_histor
         assert 22 <= len(unknown) <= 27, "the two hours that nobody scraped, and at most where the pod changed"
         assert max(rate for rate in rates if rate is not None) == pytest.approx(HIGH, rel=0.02)
         assert sorted(rate for rate in rates if rate is not None)[1000] == pytest.approx(LOW, rel=0.02)
-        forecaster = RateForecaster().observe(LOW * 2.5, 2.5, now_s, 90.0)
+        forecaster = RateForecaster().observe(LOW * 2.5, 2.5, now_s)
         foreseen = state.season.forecast(now_s + 600 - 45, forecaster, 90.0)
         assert foreseen is not None
         assert foreseen.days == 7

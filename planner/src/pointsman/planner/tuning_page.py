@@ -12,7 +12,7 @@ from pointsman.planner.core.tuning import Tuning
 
 PAGE: Final = Path("docs/planner/tuning.md")
 _SECTIONS: Final = {
-    "recent_rate_s": "What comes",
+    "surprise_sigmas": "What comes",
     "model_ratio_bound": "How long the engine takes",
     "max_prefill_utilization": "How many workers",
     "switch_min_gain": "Role switches",
@@ -21,7 +21,6 @@ _SECTIONS: Final = {
 }
 """By the first field of each section."""
 SHOWN_BY: Final = {
-    "recent_rate_s": "test_arrival_forecast.py",
     "surprise_sigmas": "step",
     "max_forecast_growth": "test_arrival_forecast.py",
     "max_forecast_fall": "test_arrival_forecast.py",

@@ -96,13 +96,9 @@ def test_without_unfinished_answers_lengths_are_those_of_requests_that_ended() -
 
 def test_without_a_forecast_what_is_now_is_expected_and_nothing_more() -> None:
     rising = Trend(level=10.0, slope=0.1, var_level=0.5, covariance=0.0, var_slope=1e-6)
-    whole = replace(RateForecaster(), trend=rising).at(60.0, 0.0, 60.0, 0.9)
-    less = replace(PARTS["forecast"].first().forecaster, trend=rising).at(60.0, 0.0, 60.0, 0.9)
-    assert whole is not None and less is not None
-    assert whole.expected == pytest.approx(16.0)
-    assert whole.high > whole.expected
-    assert (less.expected, less.high) == (10.0, 10.0)
-    seen = PARTS["forecast"].first().forecaster.observe(5.0, 2.5, 2.5, 60.0).observe(5.0, 2.5, 5.0, 60.0)
+    assert replace(RateForecaster(), trend=rising).expected(60.0) == pytest.approx(16.0)
+    assert replace(PARTS["forecast"].first().forecaster, trend=rising).expected(60.0) == 10.0
+    seen = PARTS["forecast"].first().forecaster.observe(5.0, 2.5, 2.5).observe(5.0, 2.5, 5.0)
     assert isinstance(seen, PresentRate)
 
 

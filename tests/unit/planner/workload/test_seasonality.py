@@ -47,15 +47,15 @@ class Looks:
             count = self.rate(self.now_s - TICK) * TICK
             if self.noise is not None:
                 count = max(0.0, self.noise.gauss(count, count**0.5))
-            self.forecaster = self.forecaster.observe(count, TICK, self.now_s, LEAD)
-            self.season = self.season.observe(TICK, self.now_s, self.forecaster, LEAD)
+            self.forecaster = self.forecaster.observe(count, TICK, self.now_s)
+            self.season = self.season.observe(count, TICK, self.now_s, self.forecaster, LEAD)
             found.append(self.forecast)
         return found
 
     def unseen(self, to_s: float) -> None:
         while self.now_s < to_s:
             self.now_s += TICK
-            self.forecaster = self.forecaster.observe(None, TICK, self.now_s, LEAD)
+            self.forecaster = self.forecaster.observe(None, TICK, self.now_s)
 
     @property
     def forecast(self) -> SeasonalForecast | None:
@@ -267,8 +267,8 @@ def test_whatever_is_seen_the_rise_is_a_number_of_zero_or_more_and_no_more_than_
     season, forecaster, now_s, most = Season(DAY, BIN), RateForecaster(), float(start), 0.0
     for step_s, count, lead_s, back in looks:
         now_s += -step_s if back else step_s
-        forecaster = forecaster.observe(count, TICK, now_s, lead_s)
-        season = season.observe(TICK, now_s, forecaster, lead_s)
+        forecaster = forecaster.observe(count, TICK, now_s)
+        season = season.observe(count, TICK, now_s, forecaster, lead_s)
         most = max(most, count / TICK)
         found = season.forecast(now_s, forecaster, lead_s)
         if found is not None:

@@ -108,7 +108,7 @@ def decide(
 
 def _frozen(state: State, observation: Observation, policy: Policy, now_s: float) -> State:
     """Nothing is learned of the load; who starts and who serves is known all the same."""
-    gap = state.forecaster.observe(None, policy.interval_s, now_s, state.leads.lead_s(policy.start_s), policy.tuning)
+    gap = state.forecaster.observe(None, policy.interval_s, now_s, policy.tuning)
     return replace(
         state, forecaster=gap, leads=seen_starting(state, observation, policy),
         encode=state.encode.observe(replace(observation, encode=None), policy),

@@ -64,10 +64,10 @@ def learn(
     arrivals_per_s = load.arrivals_per_s
     if observation.new_gateways and state.forecaster.trend is not None:
         arrivals_per_s = max(arrivals_per_s, state.forecaster.trend.level)  # what new gateways got is not counted yet
-    forecaster = state.forecaster.observe(
-        arrivals_per_s * window_s, window_s, observation.at_s, leads.lead_s(policy.start_s), policy.tuning
-    )
-    season = state.season.observe(window_s, observation.at_s, forecaster, horizon_s(state, policy), policy.tuning)
+    arrivals = arrivals_per_s * window_s
+    forecaster = state.forecaster.observe(arrivals, window_s, observation.at_s, policy.tuning)
+    ahead_s = horizon_s(state, policy)
+    season = state.season.observe(arrivals, window_s, observation.at_s, forecaster, ahead_s, policy.tuning)
     samples = list(observation.samples)
     # Before anything was learned, this look itself says how long its prompts took between its steps.
     known = model_of(state, base, policy.tuning) or state.learner.observe(samples).model()

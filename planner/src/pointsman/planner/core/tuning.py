@@ -20,9 +20,6 @@ class Tuning(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     # --- workload ---
-    recent_rate_s: Positive = 30.0
-    """Arrivals of this long are the rate that a forecast is compared with. Longer: errors are known later. Shorter:
-    chance counts as error."""
     surprise_sigmas: Annotated[float, Field(gt=0.5, allow_inf_nan=False)] = 4.0
     """A window this many standard deviations off the forecast is a sudden change. Higher: steps are followed slowly.
     Lower: chance starts workers."""

@@ -10,7 +10,6 @@ from pointsman.planner.core.elastic.steps import StepTime
 from pointsman.planner.core.elastic.types import GroupDecision, GroupObservation
 from pointsman.planner.core.engine.startup_time import Leads
 from pointsman.planner.core.messages import decisions, groups
-from pointsman.planner.core.sizing.demand import late_share
 from pointsman.planner.core.tuning import Tuning
 from pointsman.planner.core.types import Alternative, Bounds, Load, Observation, Policy, Reason
 from pointsman.planner.core.workload.arrival_forecast import RateForecaster
@@ -43,23 +42,23 @@ def decide(
     state = replace(state, leads=leads)
     observation = replace(observation, stuck=leads.stuck(now_s, policy.start_s, policy.tuning))
     if seen.load is None or seen.age_s > policy.stale_after_s:
-        gap = state.forecaster.observe(None, policy.interval_s, now_s, lead_s, policy.tuning)
+        gap = state.forecaster.observe(None, policy.interval_s, now_s, policy.tuning)
         return replace(state, forecaster=gap, unwanted_s=None), _stays(observation, Reason.STALE_METRICS, _why(seen))
-    state = _learned(state, observation, seen.load, now_s, lead_s, policy.tuning)
+    state = _learned(state, observation, seen.load, now_s, policy.tuning)
     model = _model(state, observation)
-    # A rate that is exceeded as seldom as requests may be late.
-    quantile = max(0.5, 1 - late_share(policy.objectives.attainment))
-    forecast = state.forecaster.at(lead_s + policy.interval_s, now_s, lead_s, quantile, policy.tuning)
-    if forecast is None or isinstance(model, str) or state.lengths.prompt_tokens is None:
+    forecaster = state.forecaster
+    if forecaster.trend is None or isinstance(model, str) or state.lengths.prompt_tokens is None:
         missing = model if isinstance(model, str) else groups.NO_REQUEST
         return replace(state, unwanted_s=None), _stays(observation, Reason.NOT_ENOUGH_DATA, groups.not_known(missing))
     waiting = observation.manager.waiting if observation.manager else 0.0
+    expected_per_s = forecaster.expected(lead_s + policy.interval_s, policy.tuning)
+    # What waits is to be computed by the time that a new instance would serve.
+    rate_per_s = expected_per_s + waiting / max(lead_s, seen.window_s)
     load = GroupLoad(
-        # What waits is to be computed by the time that a new instance would serve.
-        rate_per_s=(forecast.high + waiting / max(lead_s, seen.window_s)) / state.margin.share,
+        rate_per_s=rate_per_s / state.margin.share,
         lengths=state.lengths.shares,
         output_tokens=max(1.0, state.lengths.output_tokens or 1.0),
-        arrival_scv=state.forecaster.dispersion,
+        arrival_scv=forecaster.dispersion,
     )
     most = max(bounds.least, min(bounds.most, policy.max_gpus // observation.gpus_each))
     needed = model.needed(load, policy.objectives, most)
@@ -69,7 +68,7 @@ def decide(
     # While some gateways are not read, what is there may be needed for what they ask.
     wanted = max(needed.instances, observation.desired if seen.unread_gateways else 0)
     state = replace(state, wanted=(*recent, (now_s, wanted)), margin=margin)
-    inputs = _inputs(state, observation, model, load, needed, forecast.expected, lead_s)
+    inputs = _inputs(state, observation, model, load, needed, expected_per_s, lead_s)
     decision = _chosen(state, observation, policy, bounds, needed, most, stable_s)
     if observation.stuck:
         decision = replace(decision, message=groups.stuck_instances(decision.message, sorted(observation.stuck)))
@@ -85,16 +84,14 @@ def _why(seen: Observation) -> str:
     return groups.metrics_stale(seen.age_s)
 
 
-def _learned(
-    state: GroupState, observation: GroupObservation, load: Load, now_s: float, lead_s: float, tuning: Tuning
-) -> GroupState:
+def _learned(state: GroupState, observation: GroupObservation, load: Load, now_s: float, tuning: Tuning) -> GroupState:
     window_s = observation.seen.window_s
     manager, trend, arrivals_per_s = observation.manager, state.forecaster.trend, load.arrivals_per_s
     if observation.seen.new_gateways and trend is not None:
         arrivals_per_s = max(arrivals_per_s, trend.level)  # what new gateways got is not counted yet
     return replace(
         state,
-        forecaster=state.forecaster.observe(arrivals_per_s * window_s, window_s, now_s, lead_s, tuning),
+        forecaster=state.forecaster.observe(arrivals_per_s * window_s, window_s, now_s, tuning),
         lengths=state.lengths.observe(load, window_s, now_s, tuning),
         steps=state.steps if manager is None else state.steps.observe(manager.steps),
     )

@@ -72,13 +72,13 @@ class EncodeMemory:
         now_s, window_s = observation.at_s, observation.window_s
         leads = self.leads.look(observation.encode_workers, now_s, window_s, policy.start_s, policy.tuning)
         seen = replace(self, leads=replace(leads, start_s=None) if policy.start_is_told else leads)
-        load, lead_s, tuning = observation.encode, seen.lead_s(policy), policy.tuning
+        load, tuning = observation.encode, policy.tuning
         if load is None or window_s <= 0:
-            return replace(seen, forecaster=self.forecaster.observe(None, policy.interval_s, now_s, lead_s, tuning))
+            return replace(seen, forecaster=self.forecaster.observe(None, policy.interval_s, now_s, tuning))
         requests = load.requests_per_s * window_s
         return replace(
             seen._measured(load, requests, tuning),
-            forecaster=self.forecaster.observe(requests, window_s, now_s, lead_s, tuning),
+            forecaster=self.forecaster.observe(requests, window_s, now_s, tuning),
             requests=min(self.requests + requests, 1e9),
         )
 
@@ -142,11 +142,11 @@ def target(
     """
     bounds, queue, now_s, tuning = policy.encode, memory.queue(point), observation.at_s, policy.tuning
     lead_s = memory.lead_s(policy)
-    present, ahead = (memory.forecaster.at(s, now_s, lead_s, 0.5, tuning) for s in (0.0, lead_s))
-    if bounds is None or queue is None or present is None or ahead is None or memory.requests < tuning.ready_requests:
+    present_per_s, ahead_per_s = (memory.forecaster.expected(s, tuning) for s in (0.0, lead_s))
+    if bounds is None or queue is None or memory.forecaster.trend is None or memory.requests < tuning.ready_requests:
         return memory, None
     pool = _pool(memory, observation, policy)
-    has, scv, rate_per_s = pool.committed, memory.forecaster.dispersion, max(present.expected, 1e-3)
+    has, scv, rate_per_s = pool.committed, memory.forecaster.dispersion, max(present_per_s, 1e-3)
     load = observation.encode
     waiting = (load.waiting or 0.0 if load is not None else 0.0) / queue.images
     late, least, most = (
@@ -160,7 +160,7 @@ def target(
         extra = min(rate, queued / tuning.queue_clear_s) if queued > max(5.0, 2 * rate) else 0.0
         return max(found, min(most, math.ceil((rate + extra) * queue.work_s / tuning.max_prefill_utilization - 1e-9)))
 
-    ahead_per_s, keep_s = ahead.expected, max(policy.scale_in_stabilization_s, memory.leads.lead_s(policy.start_s))
+    keep_s = max(policy.scale_in_stabilization_s, memory.leads.lead_s(policy.start_s))
     window_s = observation.window_s
     needed, needed_now = need(ahead_per_s, waiting), need(rate_per_s, waiting)
     sudden, enough_ahead = is_sudden(memory.forecaster, now_s, tuning), need(tuning.rate_headroom * ahead_per_s)

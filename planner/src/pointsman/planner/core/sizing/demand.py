@@ -217,6 +217,4 @@ class DemandSnapshot:
         return max(p, min(1.0, needed.prefill)), max(d, min(1.0, needed.decode))
 
     def _expected_per_s(self, in_s: float) -> float:
-        found = self.forecaster.at(in_s, self.now_s, self.lead_s, 0.5, self.point.tuning)
-        assert found is not None
-        return found.expected
+        return self.forecaster.expected(in_s, self.point.tuning)

@@ -1,22 +1,16 @@
-"""What the next minutes bring: a Kalman filter with a local linear trend on counts, bounds from its own past errors.
+"""What the next minutes bring: a Kalman filter with a local linear trend on counts.
 
 Arrivals in a window are counts, so their variance grows with the rate: the noise is Poisson's times a dispersion that
 is learned. A surprise no such noise explains (a step) re-arms the filter at once instead of being followed slowly.
-Bounds are conformal: the empirical quantile of the forecaster's own errors at the horizon it is used for, less what
-the counts they are measured by differ by chance: bounds of the rate, since sizing allows for chance itself.
 """
 
 import math
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 from typing import Final
 
 from pointsman.planner.core.tuning import SHIPPED, Tuning
 
 SURPRISES_KEPT: Final = 8
-KEPT_ERRORS: Final = (80, 200)  # at least, at most
-MIN_ERRORS: Final = 20  # before the empirical quantile is used
-_NORMAL: Final = NormalDist()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,48 +51,28 @@ class Trend:
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
-    """A rate at one horizon, per second."""
-
-    expected: float
-    high: float  # the wanted quantile, no less than what is expected: what capacity is planned for
-
-
-@dataclass(frozen=True, slots=True)
 class RateForecaster:
     """One rate. ``observe`` every tick; a window that was not seen is a gap, not a zero. Times are seconds."""
 
     trend: Trend | None = None
     dispersion: float = 1.5  # variance of counts relative to Poisson's
-    recent: tuple[tuple[float, float, float], ...] = ()  # (end of window, count, its seconds)
     surprises: tuple[float, ...] = ()
-    pending: tuple[tuple[float, float], ...] = ()  # (due, forecast)
-    relative_errors: tuple[float, ...] = ()  # (truth − forecast)/√(the larger of them)
     changed_s: float | None = None  # the last time the filter was re-armed
     fell_s: float | None = None  # … downwards
 
-    def observe(
-        self, count: float | None, window_s: float, now_s: float, lead_s: float, tuning: Tuning = SHIPPED
-    ) -> "RateForecaster":
-        """Take ``count`` arrivals of the last ``window_s`` seconds; None: not known. ``lead_s`` is the horizon used.
+    def observe(self, count: float | None, window_s: float, now_s: float, tuning: Tuning = SHIPPED) -> "RateForecaster":
+        """Take ``count`` arrivals of the last ``window_s`` seconds; None: not known.
 
         Raises ValueError for a count that cannot be: a counter was read wrong.
         """
         if count is None or window_s <= 0:
-            if self.trend is None:
-                return self
-            # What was forecast for a moment nobody saw is compared with nothing.
-            unseen = tuple(promise for promise in self.pending if promise[0] > now_s)
-            return replace(self, trend=self.trend.predict(window_s, 0.0), pending=unseen)
+            return self if self.trend is None else replace(self, trend=self.trend.predict(window_s, 0.0))
         if count < 0 or not math.isfinite(count):
             raise ValueError(f"count is {count}: it must be a finite number, 0 or more")
         rate = count / window_s
-        kept = tuple(r for r in self.recent if r[0] > now_s - tuning.recent_rate_s)
-        seen = replace(self, recent=(*kept, (now_s, count, window_s)))
         if self.trend is None:
-            first = Trend(rate, 0.0, max(rate, 1 / window_s) / window_s, 0.0, 1e-6)
-            return replace(seen, trend=first)
-        return seen._follow(self.trend, rate, window_s, now_s, tuning)._learn(window_s, now_s, lead_s, tuning)
+            return replace(self, trend=Trend(rate, 0.0, max(rate, 1 / window_s) / window_s, 0.0, 1e-6))
+        return self._follow(self.trend, rate, window_s, now_s, tuning)
 
     def _follow(self, trend: Trend, rate: float, window_s: float, now_s: float, tuning: Tuning) -> "RateForecaster":
         floor = 1 / window_s
@@ -122,51 +96,10 @@ class RateForecaster:
                 dispersion=min(max(dispersion, 1.0), 9.0),
             )  # fmt: skip
         anew = Trend(trend.level, 0.0, surprise * surprise + trend.var_level + noise, 0.0, 1e-6 * scale * scale)
-        changed = replace(self, trend=anew.update(surprise, noise), surprises=(), pending=(), changed_s=now_s)
+        changed = replace(self, trend=anew.update(surprise, noise), surprises=(), changed_s=now_s)
         if surprise < 0:
             return replace(changed, fell_s=now_s)
         return changed
-
-    def _learn(self, window_s: float, now_s: float, lead_s: float, tuning: Tuning) -> "RateForecaster":
-        """Compare what was forecast for now with what came, and promise again."""
-        pending, errors, truth = list(self.pending), list(self.relative_errors), self.recent_per_s
-        while pending and pending[0][0] <= now_s:
-            forecast = pending.pop(0)[1]
-            errors.append((truth - forecast) / math.sqrt(max(forecast, truth, 0.5)))
-        # Two leads: the errors of a ramp are no bound for the plain after it.
-        least, most = KEPT_ERRORS
-        kept = min(max(int(2 * lead_s / window_s), least), most)
-        pending.append((now_s + lead_s, self.expected(lead_s, tuning)))
-        return replace(self, pending=tuple(pending), relative_errors=tuple(errors[-kept:]))
-
-    def at(
-        self, ahead_s: float, now_s: float, lead_s: float, quantile: float, tuning: Tuning = SHIPPED
-    ) -> Forecast | None:
-        """The rate ``ahead_s`` from now; None before anything was seen."""
-        if self.trend is None:
-            return None
-        expected = self.expected(ahead_s, tuning)
-        # Of the truth, a count of so long. Poisson's alone: the dispersion of long windows has what the rate moved too.
-        truth_s = max(tuning.recent_rate_s, sum(seconds for _, _, seconds in self.recent))
-        chance = _NORMAL.inv_cdf(quantile) / math.sqrt(truth_s)
-        if len(self.relative_errors) >= MIN_ERRORS:
-            # What was always too much is no reason to plan for less than is expected: it is of a load that fell, and
-            # measured it served fewer. Of what was too little chance is one of two independent parts, which sizing
-            # allows for already.
-            error = max(0.0, _quantile(self.relative_errors, quantile))
-            error = math.sqrt(max(0.0, error * error - chance * chance))
-        else:
-            error = chance  # nothing was compared yet: a forecast that is never wrong is not to be expected
-        # (bound − expected)/√bound = error: what came where hardly anything was expected is no error of so many times
-        # as much where much is.
-        root = (error + math.sqrt(error * error + 4 * max(expected, 0.5))) / 2
-        return Forecast(expected, expected + error * root)
-
-    @property
-    def recent_per_s(self) -> float:
-        """The rate of the last ``recent_rate_s`` that were seen; 0 before any."""
-        seconds = sum(seconds for _, _, seconds in self.recent)
-        return sum(count for _, count, _ in self.recent) / seconds if seconds > 0 else 0.0
 
     def expected(self, ahead_s: float, tuning: Tuning = SHIPPED) -> float:
         """The rate ``ahead_s`` from now; 0 before anything was seen."""
@@ -178,9 +111,3 @@ class RateForecaster:
         rate = max(0.0, trend.level + (trend.slope * ahead_s if believed else 0.0))
         # A step down looks like a trend for minutes: workers removed for where it seems to lead are started again.
         return min(max(rate, trend.level / tuning.max_forecast_fall), tuning.max_forecast_growth * trend.level + 1)
-
-
-def _quantile(errors: tuple[float, ...], share: float) -> float:
-    """The conformal quantile: the ⌈(n+1)·share⌉-th smallest."""
-    ordered = sorted(errors)
-    return ordered[min(math.ceil((len(ordered) + 1) * share), len(ordered)) - 1]

@@ -82,17 +82,22 @@ class Season:
     pending: tuple[_Promise, ...] = ()
 
     def observe(
-        self, window_s: float, now_s: float, forecaster: RateForecaster, lead_s: float, tuning: Tuning = SHIPPED
+        self,
+        count: float,
+        window_s: float,
+        now_s: float,
+        forecaster: RateForecaster,
+        lead_s: float,
+        tuning: Tuning = SHIPPED,
     ) -> "Season":
-        """Take the last window, as ``forecaster`` has just seen it."""
+        """Take ``count`` arrivals of the last window, that ``forecaster`` has just seen."""
         trend = forecaster.trend
-        if trend is None or not forecaster.recent or window_s <= 0:
+        if trend is None or window_s <= 0:
             return self
         every_s = max(self.bin_s / 10, lead_s / MOST_PENDING, window_s)
-        season = self._counted(forecaster.recent[-1][1], window_s, now_s)
-        season = season._compared(forecaster.recent_per_s, every_s, now_s)
-        # Half of it later the mean of ``recent_rate_s`` is of the moment that is foretold.
-        due_s = now_s + lead_s + tuning.recent_rate_s / 2
+        season = self._counted(count, window_s, now_s)
+        season = season._compared(trend.level, every_s, now_s)
+        due_s = now_s + lead_s + 2 * window_s  # a rise is known two windows later
         if season.pending and due_s < season.pending[-1].due_s + every_s:
             return season
         expected = forecaster.expected(lead_s, tuning)

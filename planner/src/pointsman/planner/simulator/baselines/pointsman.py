@@ -13,7 +13,7 @@ from pointsman.planner.core.engine.performance_model import PerformanceModel
 from pointsman.planner.core.state import State
 from pointsman.planner.core.tuning import SHIPPED, Tuning
 from pointsman.planner.core.types import Decision, NextTick, Observation, Policy
-from pointsman.planner.core.workload.arrival_forecast import Forecast, RateForecaster
+from pointsman.planner.core.workload.arrival_forecast import RateForecaster
 from pointsman.planner.core.workload.output_length_startup import FirstAnswers
 from pointsman.planner.simulator.types import Planner
 
@@ -21,13 +21,11 @@ NAME: Final = "Pointsman"
 
 
 class PresentRate(RateForecaster):
-    """Expects the present rate at every horizon: no trend, and no bound above it."""
+    """Expects the present rate at every horizon: no trend."""
 
-    def at(
-        self, ahead_s: float, now_s: float, lead_s: float, quantile: float, tuning: Tuning = SHIPPED
-    ) -> Forecast | None:
+    def expected(self, ahead_s: float, tuning: Tuning = SHIPPED) -> float:
         """The level, at every horizon."""
-        return None if self.trend is None else Forecast(self.trend.level, self.trend.level)
+        return 0.0 if self.trend is None else self.trend.level
 
 
 def _no_unfinished(state: State) -> State:
