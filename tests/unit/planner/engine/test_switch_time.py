@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from pointsman.api.protocol.names import Role
+from pointsman.planner.core.engine.startup_time import MOST_ENDED
 from pointsman.planner.core.engine.switch_time import SwitchLeads
 from pointsman.planner.core.tuning import SHIPPED
 from pointsman.planner.core.types import Observation, RoutingNumbers, Worker, WorkerCondition
@@ -58,6 +59,6 @@ def test_what_is_remembered_is_bounded() -> None:
     leads = SwitchLeads()
     for number in range(40):
         leads = switched(leads, 2, 20.0 * number)
-    assert len(leads.took_s) == 16
+    assert len(leads.took_s) == MOST_ENDED
     many = {f"w{n}": (P, SWITCHING) for n in range(600)}
     assert len(look(replace(leads), 1000.0, **many).running) == 512

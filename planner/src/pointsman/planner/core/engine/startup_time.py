@@ -3,16 +3,16 @@
 The first estimate is what the workers that serve took, as their pods show; before any worker serves, it is made from
 the size of the model.
 
-Starts are a distribution, not a number: some fail and begin again, some never end. What is planned with is the
-typical one, the median of the last starts. Those that have not ended are no missing values: each took longer than it
-lasted so far, and is counted so (Kaplan and Meier's estimate). One worker that takes far longer than others did moves
-the median by a little; a start-up that was told wrong moves it as soon as the workers it was told of are late.
+Starts are a distribution, not a number: some fail and begin again, some never end. What is planned with is the median
+of the last ones, which one worker that takes far longer moves by a little. While none has ended, those that are late
+say that it is longer than was told.
 """
 
 import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Final
 
 from pointsman.api.protocol.names import Role
@@ -25,7 +25,7 @@ from pointsman.planner.core.types import (
     WorkerCondition,
 )
 
-MOST_ENDED: Final = 16  # starts remembered
+MOST_ENDED: Final = 9  # starts remembered: five that take something else change the median
 _SIZE: Final = re.compile(r"(?<![a-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)b(?![a-z0-9])", re.IGNORECASE)
 
 
@@ -35,7 +35,7 @@ class Leads:
 
     start_s: float | None = None  # learned; None: nothing started yet
     starting: tuple[tuple[str, Role, float], ...] = ()
-    ended: tuple[tuple[float, bool], ...] = ()  # (seconds, whether it then served), the newest first
+    took_s: tuple[float, ...] = ()  # of the last ones that then served, the newest first
     looked_s: float | None = None
     overtaken_s: float | None = None  # the latest beginning of a start that ended: earlier ones were overtaken
     untimed: tuple[str, ...] = ()  # of ``starting``: nobody saw them begin, so each took longer than is known
@@ -53,26 +53,19 @@ class Leads:
         """Compare who starts and who serves with before."""
         workers = tuple(workers)
         gap_s = window_s if self.looked_s is None else max(0.0, now_s - self.looked_s)
-        # The planner was away: of a start that ended meanwhile it is known that it lasted until then, and no more.
+        # The planner was away: when a start ended meanwhile nobody knows.
         away = gap_s > max(tuning.max_evaluation_gap_s, 2 * window_s)
         # What happened since the last look happened half of that ago, on average.
         half_s = (window_s if away else gap_s) / 2
-        until_s = self.looked_s if away and self.looked_s is not None else now_s - half_s
         conditions = {w.name: w.condition for w in workers}
         known = {name: since_s for name, _, since_s in self.starting}
-        lead_s = self.lead_s(believed_s)
-        ended, overtaken_s = list(self.ended), self.overtaken_s
+        took_s, overtaken_s = list(self.took_s), self.overtaken_s
         for name, since_s in known.items():
-            condition, took_s = conditions.get(name), max(1.0, until_s - since_s)
-            if name in self.returning:
+            if name in self.returning or conditions.get(name) not in SERVES:
                 continue
-            serves = condition in SERVES
-            if serves and not away and name not in self.untimed:
-                ended.insert(0, (took_s, True))
-            elif condition is not WorkerCondition.STARTING and lead_s < took_s < tuning.stuck_start_factor * believed_s:
-                ended.insert(0, (took_s, False))  # it was taken away before it served, or took longer than that
-            if serves:
-                overtaken_s = since_s if overtaken_s is None else max(overtaken_s, since_s)
+            if not away and name not in self.untimed:
+                took_s.insert(0, max(1.0, now_s - half_s - since_s))
+            overtaken_s = since_s if overtaken_s is None else max(overtaken_s, since_s)
         starting = tuple(
             (w.name, w.role, known.get(w.name, now_s - half_s))
             for w in workers
@@ -83,7 +76,7 @@ class Leads:
         seen = replace(
             self,
             starting=starting,
-            ended=tuple(ended[:MOST_ENDED]),
+            took_s=tuple(took_s[:MOST_ENDED]),
             looked_s=now_s,
             overtaken_s=overtaken_s,
             untimed=tuple(name for name, _, _ in starting if name in self.untimed or (unseen and name not in known)),
@@ -124,40 +117,26 @@ class Leads:
         if self.overtaken_s is None or since_s > self.overtaken_s:
             return age_s > hopeless_s
         # It may have failed and begun again once.
-        longest_s = max((took_s for took_s, served in self.ended if served), default=0.0)
+        longest_s = max(self.took_s, default=0.0)
         return age_s > min(hopeless_s, tuning.late_start_factor * max(2 * lead_s, longest_s))
 
     def _remaining_s(self, age_s: float, believed_s: float, tuning: Tuning) -> float:
         lead_s, late = self.lead_s(believed_s), tuning.late_start_factor
         if age_s <= late * lead_s:
             return max(0.0, lead_s - age_s)
-        longer = sorted(took_s for took_s, served in self.ended if served and took_s > age_s)
+        longer = sorted(took_s for took_s in self.took_s if took_s > age_s)
         if longer:  # as those that were late before
             return longer[len(longer) // 2] - age_s
         # Nothing is known but that most would serve by now: it failed, and begins again.
         return max(0.0, lead_s * math.ceil(age_s / lead_s - (late - 1)) - age_s)
 
     def _typical_s(self, now_s: float, believed_s: float, tuning: Tuning) -> float | None:
-        """The median; where less than half of all were seen to serve, no less than what was seen so far."""
-        running = [
-            age_s
-            for name, _, since_s in self.starting
-            if (age_s := now_s - since_s) < tuning.stuck_start_factor * believed_s and name not in self.returning
-        ]
-        lead_s = self.lead_s(believed_s)
-        if not self.ended:
-            longest_s = max(running, default=0.0)
-            return longest_s if longest_s > lead_s else self.start_s
-        seen = [(took_s, 0.9**number, served) for number, (took_s, served) in enumerate(self.ended)]
-        seen += [(age_s, 1.0, False) for age_s in running]
-        left, at_risk = 1.0, sum(weight for _, weight, _ in seen)
-        for seconds, weight, served in sorted(seen, key=lambda start: (start[0], not start[2])):
-            if served:
-                left *= 1 - weight / at_risk
-                if left <= 0.5:
-                    return seconds
-            at_risk -= weight
-        return max(lead_s, *(seconds for seconds, _, _ in seen))
+        """The median; before any start ended, no less than what the longest took so far."""
+        if self.took_s:
+            return median(self.took_s)
+        running = [now_s - since_s for name, _, since_s in self.starting if name not in self.returning]
+        longest_s = max((age for age in running if age < tuning.stuck_start_factor * believed_s), default=0.0)
+        return longest_s if longest_s > self.lead_s(believed_s) else self.start_s
 
 
 def start_of_model(model: str, gpus: int, tuning: Tuning = SHIPPED) -> float:

@@ -39,15 +39,6 @@ def deviations(attainment: float) -> float:
     return _NORMAL.inv_cdf(max(0.5, 1 - 2 * late_share(attainment)))
 
 
-def kept_s(
-    stabilization_s: float, lead_s: float, new_since_s: float | None, now_s: float, tuning: Tuning = SHIPPED
-) -> float:
-    """How long a need is kept: a start-up at least, and longer while requests are new: those before may come back."""
-    new_s = tuning.new_requests_windows * stabilization_s
-    is_new = new_since_s is not None and now_s - new_since_s < new_s
-    return max(new_s if is_new else stabilization_s, lead_s)
-
-
 @dataclass(frozen=True, slots=True)
 class Pool:
     """One role's workers: serving, and when each starting one will be."""
