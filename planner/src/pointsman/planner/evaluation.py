@@ -19,7 +19,7 @@ from pointsman.planner.core import plan_ledger
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.messages.decisions import first_reading, too_few_intervals, unreadable_gateways
 from pointsman.planner.core.messages.words import sentences
-from pointsman.planner.core.metrics.observe import Reading, Seen, counted_once, observation
+from pointsman.planner.core.metrics.observe import UNREAD, Reading, Seen, counted_once, observation
 from pointsman.planner.core.routing.publication import changes, is_due
 from pointsman.planner.core.types import (
     Decision,
@@ -182,9 +182,7 @@ class Evaluator:
             age_s=pods.age_s,
             # Before all were read once, a part of the load would look like all of it.
             gateways=[
-                reading or Reading({}, None, 0.0)
-                for name, reading in readings.items()
-                if reading is not None or name in unread.first
+                reading or UNREAD for name, reading in readings.items() if reading is not None or name in unread.first
             ],
             new_gateways=len(unread.new),
             unreadable_gateways=tuple(pods.gateways[name] for name in unread.late),

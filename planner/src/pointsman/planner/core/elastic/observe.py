@@ -8,7 +8,7 @@ from pointsman.api.protocol import metrics as named
 from pointsman.planner.core.elastic.steps import NOTHING
 from pointsman.planner.core.elastic.types import ManagerWindow
 from pointsman.planner.core.metrics import scrape_pair
-from pointsman.planner.core.metrics.observe import Reading, counted_once, observation, together
+from pointsman.planner.core.metrics.observe import UNREAD, Reading, counted_once, observation, together
 from pointsman.planner.core.types import Objectives, Observation, RoutingNumbers
 from pointsman.serving.elastic.step_sums import TERMS, StepSums
 
@@ -34,7 +34,7 @@ def seen_by_gateways(
     gateways that are not among them: see ``Observation``.
     ``before``: what was seen at the last look, None where nothing was decided on it.
     """
-    read = [each or Reading({}, None, 0.0) for each in gateways]
+    read = [each or UNREAD for each in gateways]
     seen = observation(
         at_s=at_s,
         age_s=max(ages_s) if gateways else float("inf"),

@@ -1,8 +1,11 @@
 """From readings of /metrics pages to an Observation."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial, reduce
+from itertools import chain, product
+from statistics import median_high
 from typing import Final
 
 from pointsman.api.protocol import metrics as named
@@ -25,17 +28,6 @@ from pointsman.planner.core.types import (
 )
 from pointsman.serving.local_remote import ONLY_LOCAL, PrefillReason
 
-_GAUGES: Final = (
-    named.GATEWAY_HELD.name,
-    named.GATEWAY_ENCODE_IN_FLIGHT.name,
-    named.WORKER_IN_FLIGHT.name,
-    named.WORKER_QUEUE_DEPTH.name,
-    named.WORKER_MAX_SEQUENCES.name,
-    "vllm:kv_cache_usage_perc",
-    "vllm:num_requests_running",
-    "vllm:num_requests_waiting",
-    "vllm:cache_config_info",
-)
 ENGINE_STEPS: Final = "vllm:iteration_tokens_total_count"
 """Steps of an engine in which it computed anything."""
 _HISTOGRAMS: Final = (
@@ -71,7 +63,15 @@ FAMILIES: Final = (
     "vllm:prefix_cache_queries_total",
     "vllm:prefix_cache_hits_total",
     ENGINE_STEPS,
-    *_GAUGES,
+    named.GATEWAY_HELD.name,
+    named.GATEWAY_ENCODE_IN_FLIGHT.name,
+    named.WORKER_IN_FLIGHT.name,
+    named.WORKER_QUEUE_DEPTH.name,
+    named.WORKER_MAX_SEQUENCES.name,
+    "vllm:kv_cache_usage_perc",
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "vllm:cache_config_info",
     *(f"{name}_{part}" for name in _HISTOGRAMS for part in ("bucket", "sum")),
 )
 """Names of all samples an observation is made of: a source other than a whole page need not bring more."""
@@ -99,6 +99,22 @@ class Reading:
         """Without the newest page, where it is old and older than ``stale_after_s``."""
         return replace(self, page=None) if self.is_old and age_s > stale_after_s else self
 
+    def gauge(self, name: str) -> float | None:
+        """A gauge on the newest page; None if it is not known."""
+        return scrape_pair.gauge(self.page or {}, name)
+
+    def added(self, name: str, **only: str) -> float | None:
+        """What a counter gained between the two pages; None if it is not known."""
+        return scrape_pair.added(self.before, self.page or {}, name, **only)
+
+    def observed(self, name: str) -> Histogram:
+        """A histogram's observations between the two pages; empty if they are not known."""
+        return scrape_pair.observed(self.before, self.page or {}, name)
+
+
+UNREAD: Final = Reading({}, None, 0.0)
+"""Of a target that was not read twice."""
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:
@@ -108,6 +124,11 @@ class Seen:
     reading: Reading | None
     scrape_failed: bool = False
     age_s: float | None = None  # of its newest page; infinite: it was never read; None: nobody says
+
+    @property
+    def metrics(self) -> Reading:
+        """Its reading, or one of which nothing is known."""
+        return self.reading or UNREAD
 
 
 def observation(
@@ -132,38 +153,36 @@ def observation(
     where none is there; ``pods_start_s``: see ``Observation``; ``encode_replicas``: that are asked for, None where
     there is no encode pool."""
     live = [reading for reading in gateways if reading.page is not None and reading.seconds > 0]
-    window_s = min((reading.seconds for reading in live), default=0.0)
-    shown = tuple(_worker(seen) for seen in workers)
-    readings = [s.reading for s in workers if s.reading is not None and s.reading.page is not None]
-    load = _load(live, workers) if live else None
     unread = new_gateways + len(unreadable_gateways)
-    if load is not None and unread:
-        load = replace(load, ended_per_s=None)  # engines know who decodes, but not all of those who ended are counted
+    # A worker that starts has no page yet.
+    serving = [seen for seen in workers if seen.worker.condition is WorkerCondition.ACTIVE]
+    max_sequences = _known(seen.metrics.gauge(named.WORKER_MAX_SEQUENCES.name) for seen in workers)
     return Observation(
         at_s=at_s,
-        window_s=window_s,
-        age_s=float("inf") if len(live) < len(gateways) or not gateways else max(age_s, _half_unread_s(workers)),
-        workers=shown,
+        window_s=min((reading.seconds for reading in live), default=0.0),
+        age_s=math.inf if not gateways or len(live) < len(gateways) else max(age_s, _half_unread_s(serving)),
+        workers=tuple(map(_worker, workers)),
         routing=routing,
-        load=load,
+        load=_load(live, workers, is_whole=not unread),
         service=_service(live, workers, objectives) if live else None,
-        samples=tuple(_samples(workers)),
-        kv_capacity_tokens=_kv_capacity(readings),
-        max_sequences=_max_sequences(readings),
+        samples=_samples(serving),
+        # The smallest of both, since any worker may get any request.
+        kv_capacity_tokens=min(_known(_kv_capacity(seen.metrics) for seen in workers), default=None),
+        max_sequences=min((sequences for sequences in max_sequences if sequences > 0), default=None),
         worker_gpus=max(1, worker_gpus),
         pods_start_s=pods_start_s,
         gateways=max(1, len(gateways) + unread),
         new_gateways=new_gateways,
         unreadable_gateways=unreadable_gateways,
         old_pages=sum(reading.is_old for reading in gateways),
-        long_unread=sum(_is_long_unread(seen) for seen in workers),
-        gateways_age_s=float("inf") if unreadable_gateways else age_s,
-        workers_age_s=_oldest_s(workers),
+        long_unread=sum(age_s > LONG_UNREAD_S for age_s in _known(s.age_s for s in serving if s.scrape_failed)),
+        gateways_age_s=math.inf if unreadable_gateways else age_s,
+        workers_age_s=max(_known(seen.age_s for seen in serving), default=None),
         plan_in_progress=plan_in_progress,
         awaiting_approval=awaiting_approval,
-        encode_workers=tuple(_worker(seen) for seen in encoders),
+        encode_workers=tuple(map(_worker, encoders)),
         encode_replicas=encode_replicas,
-        encode=_encode_load(live, encoders) if live and encode_replicas is not None else None,
+        encode=_encode_load(live, encoders) if encode_replicas is not None else None,
     )
 
 
@@ -176,273 +195,218 @@ def counted_once(observed: Observation, before: Observation) -> Observation:
     return replace(observed, window_s=min(observed.window_s, since_s))
 
 
+def _known(values: Iterable[float | None]) -> list[float]:
+    """Those that are known."""
+    return [value for value in values if value is not None]
+
+
+def _sum_known(values: Iterable[float | None]) -> float | None:
+    """The sum of those that are known; None: none is."""
+    known = _known(values)
+    return sum(known) if known else None
+
+
+def _share(part: float, whole: float) -> float | None:
+    """None: nothing was counted."""
+    return part / whole if whole > 0 else None
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1000
+
+
+def together(readings: Iterable[Reading], name: str) -> Histogram:
+    """A histogram's observations between the pages of all ``readings``."""
+    return reduce(Histogram.plus, (reading.observed(name) for reading in readings), EMPTY)
+
+
+def _counting(readings: Iterable[Reading], *names: str) -> list[Reading]:
+    """Those with all of these counters."""
+    return [reading for reading in readings if all(reading.added(name) is not None for name in names)]
+
+
+def _added(readings: Iterable[Reading], name: str, **only: str) -> float:
+    """What a counter gained between the pages of all ``readings`` that have it."""
+    return sum(_known(reading.added(name, **only) for reading in readings), 0.0)
+
+
 def _encode_load(gateways: Sequence[Reading], encoders: Sequence[Seen]) -> EncodeLoad | None:
     """What came for encode workers; None: no gateway counts images."""
-    counted = [counts for reading in gateways if (counts := _to_encode(reading)) is not None]
-    if not counted:
+    of_images = (named.GATEWAY_ENCODE_REQUESTS, named.GATEWAY_ENCODE_IMAGES_SQUARED, named.GATEWAY_IMAGES)
+    requests_name, squared_name, images_name = (metric.name for metric in of_images)
+    counting = _counting(gateways, requests_name, squared_name, images_name)
+    if not counting:
         return None
-    requests, images, squared = (sum(counts[part] for counts in counted) for part in range(3))
-    mean_square = squared / requests if requests > 0 else None
-    in_flight = [scrape_pair.gauge(r.page, named.GATEWAY_ENCODE_IN_FLIGHT.name) for r in gateways if r.page is not None]
-    known = [count for count in in_flight if count is not None]
+    requests = _added(counting, requests_name)
+    images = sum(_added(counting, images_name, path=path) for path in ("encode", "local"))
+    mean_square = _share(_added(counting, squared_name), requests)
+    in_flight = _sum_known(reading.gauge(named.GATEWAY_ENCODE_IN_FLIGHT.name) for reading in gateways)
     busy = sum(seen.worker.condition is WorkerCondition.ACTIVE for seen in encoders)
     return EncodeLoad(
-        requests_per_s=sum(counts[0] / counts[3] for counts in counted),
+        requests_per_s=sum(_added([reading], requests_name) / reading.seconds for reading in counting),
         # A request is counted when it comes, its images when they are encoded: a mean is never above the mean square.
         images=None if mean_square is None else min(images / requests, math.sqrt(mean_square)),
         squared_images=mean_square,
         image_ms=_image_ms(encoders),
-        waiting=max(0.0, sum(known) - busy) if known else None,
+        waiting=None if in_flight is None else max(0.0, in_flight - busy),
     )
-
-
-def _to_encode(reading: Reading) -> tuple[float, float, float, float] | None:
-    """(requests with images for encode workers, such images, sum of their squares, seconds) of one gateway."""
-    if reading.page is None:
-        return None
-    before, page = reading.before, reading.page
-    requests = scrape_pair.added(before, page, named.GATEWAY_ENCODE_REQUESTS.name)
-    squared = scrape_pair.added(before, page, named.GATEWAY_ENCODE_IMAGES_SQUARED.name)
-    paths = [scrape_pair.added(before, page, named.GATEWAY_IMAGES.name, path=path) for path in ("encode", "local")]
-    if requests is None or squared is None or None in paths:
-        return None
-    return requests, sum(path or 0.0 for path in paths), squared, reading.seconds
 
 
 def _image_ms(encoders: Sequence[Seen]) -> float | None:
     """What an image takes of an encode worker's time. A gateway sends each image by itself."""
     images = busy_s = 0.0
     for seen in encoders:
-        if seen.reading is None or seen.reading.page is None:
-            continue
-        took = scrape_pair.observed(seen.reading.before, seen.reading.page, named.WORKER_ENCODE_SECONDS.name)
+        took = seen.metrics.observed(named.WORKER_ENCODE_SECONDS.name)
         if took.mean is not None:
-            together = prefilled_together(took.total, took.mean, seen.reading.seconds)
-            images, busy_s = images + took.count, busy_s + took.total / together
-    return busy_s / images * 1000 if images > 0 else None
+            images += took.count
+            busy_s += took.total / prefilled_together(took.total, took.mean, seen.metrics.seconds)
+    return _milliseconds(_share(busy_s, images))
 
 
-def _oldest_s(workers: Sequence[Seen]) -> float | None:
-    """Of workers that serve: one that starts has no page yet."""
-    return max(
-        (s.age_s for s in workers if s.age_s is not None and s.worker.condition is WorkerCondition.ACTIVE), default=None
-    )
-
-
-def _half_unread_s(workers: Sequence[Seen]) -> float:
+def _half_unread_s(serving: Sequence[Seen]) -> float:
     """The age that the pages of half of the workers that serve have reached, as their newest scrapes failed; 0: those
     of fewer did."""
-    serving = [seen for seen in workers if seen.worker.condition is WorkerCondition.ACTIVE]
-    ages_s = sorted(
-        (float("inf") if seen.age_s is None else seen.age_s for seen in serving if seen.scrape_failed), reverse=True
-    )
-    half = math.ceil(len(serving) / 2)
-    return ages_s[half - 1] if 0 < half <= len(ages_s) else 0.0
-
-
-def _is_long_unread(seen: Seen) -> bool:
-    """Whether a worker that serves was not read for so long, or never, that its page will not come back by itself."""
-    unread = seen.worker.condition is WorkerCondition.ACTIVE and seen.scrape_failed
-    return unread and seen.age_s is not None and seen.age_s > LONG_UNREAD_S
+    ages_s = [(math.inf if seen.age_s is None else seen.age_s) if seen.scrape_failed else 0.0 for seen in serving]
+    return median_high(ages_s or [0.0])
 
 
 def _worker(seen: Seen) -> Worker:
-    worker = seen.worker
-    if worker.condition is WorkerCondition.ACTIVE and seen.scrape_failed:
-        worker = replace(worker, condition=WorkerCondition.UNREACHABLE)
-    page = seen.reading.page if seen.reading else None
-    if page is None:
-        return worker
-    in_flight = scrape_pair.gauge(page, named.WORKER_IN_FLIGHT.name)
-    waits = scrape_pair.gauge(page, "vllm:num_requests_waiting")
+    worker, in_flight = seen.worker, seen.metrics.gauge(named.WORKER_IN_FLIGHT.name)
+    waiting = seen.metrics.gauge("vllm:num_requests_waiting")
+    is_lost = worker.condition is WorkerCondition.ACTIVE and seen.scrape_failed
     return replace(
         worker,
-        in_flight=int(in_flight) if in_flight is not None else None,
-        queued=int(waits) if waits is not None else None,
-        kv_usage=scrape_pair.gauge(page, "vllm:kv_cache_usage_perc"),
+        condition=WorkerCondition.UNREACHABLE if is_lost else worker.condition,
+        in_flight=None if in_flight is None else int(in_flight),
+        queued=None if waiting is None else int(waiting),
+        kv_usage=seen.metrics.gauge("vllm:kv_cache_usage_perc"),
     )
 
 
-def together(readings: Sequence[Reading], name: str) -> Histogram:
-    """A histogram's observations between the pages of all ``readings``."""
-    found = EMPTY
-    for reading in readings:
-        if reading.page is not None:
-            found = found.plus(scrape_pair.observed(reading.before, reading.page, name))
-    return found
-
-
-def _load(gateways: Sequence[Reading], workers: Sequence[Seen]) -> Load | None:
+def _load(gateways: Sequence[Reading], workers: Sequence[Seen], is_whole: bool) -> Load | None:
+    """None: no gateway counts requests. ``is_whole``: these are all gateways."""
     # Each over its own time: that of a gateway whose last scrape failed is longer.
-    counted = [(_accepted(r.before, r.page), r.seconds) for r in gateways if r.page is not None]
-    rates = [count / seconds for count, seconds in counted if count is not None]
+    rates = _known(_accepted_per_s(reading) for reading in gateways)
     if not rates:
         return None
-    ended = sum(together([r], named.GATEWAY_OUTPUT_TOKENS.name).count / r.seconds for r in gateways)
-    accepted, outputs = (
-        together(gateways, named.GATEWAY_PROMPT_TOKENS.name),
-        together(gateways, named.GATEWAY_OUTPUT_TOKENS.name),
-    )
+    outputs = named.GATEWAY_OUTPUT_TOKENS.name
+    ended_per_s = sum(reading.observed(outputs).count / reading.seconds for reading in gateways)
+    accepted = together(gateways, named.GATEWAY_PROMPT_TOKENS.name)
     prompts = accepted.less(together(gateways, named.GATEWAY_REFUSED_PROMPT_TOKENS.name))
-    cached = _cached_share(workers)
-    decoding, step_ms = _decoding(workers)
-    pulled_tokens, pulling_s = _pulled(workers)
+    prefilled = _prefilled(_engines(workers, Role.PREFILL))
+    _, asked, computed = prefilled
+    cached = 1 - computed / asked if asked > 0 else None
+    decoding, step_ms = _decoding(_engines(workers, Role.DECODE))
+    pulled_tokens, pulling_s = _pulled(_engines(workers, *Role))
     return Load(
         arrivals_per_s=sum(rates),
         prompt_tokens=prompts.mean,
         cached_tokens=None if cached is None or prompts.mean is None else cached * prompts.mean,
-        output_tokens=outputs.mean,
+        output_tokens=together(gateways, outputs).mean,
         prompt_length_shares=prompts.shares(),
-        ended_per_s=ended,
+        # Engines know who decodes, but of a part of the gateways not all of those who ended are counted.
+        ended_per_s=ended_per_s if is_whole else None,
         decoding=decoding,
         step_ms=step_ms,
         pulled_tokens=pulled_tokens,
         pulling_s=pulling_s,
-        uncached=_uncached(workers),
+        uncached=_uncached(_engines(workers, Role.DECODE), prefilled),
     )
 
 
-def _accepted(before: Page, page: Page) -> float | None:
+def _accepted_per_s(gateway: Reading) -> float | None:
     """Requests that a gateway accepted and that were not refused afterwards; None: it does not count requests.
 
     A gateway of an earlier version counts those that it received, with all that it refused.
     """
-    accepted = scrape_pair.added(before, page, named.GATEWAY_ACCEPTED.name)
-    if accepted is None:
-        return scrape_pair.added(before, page, named.GATEWAY_ARRIVALS.name)
-    return max(0.0, accepted - (scrape_pair.added(before, page, named.GATEWAY_ACCEPTED_REFUSED.name) or 0.0))
+    accepted, refused = gateway.added(named.GATEWAY_ACCEPTED.name), gateway.added(named.GATEWAY_ACCEPTED_REFUSED.name)
+    count = gateway.added(named.GATEWAY_ARRIVALS.name) if accepted is None else max(0.0, accepted - (refused or 0.0))
+    return None if count is None else count / gateway.seconds
 
 
-def _decoding(workers: Sequence[Seen]) -> tuple[float | None, float | None]:
+def _engines(workers: Sequence[Seen], *roles: Role) -> list[Reading]:
+    """The readings of workers of these roles whose engines have started."""
+    started = (seen for seen in workers if seen.worker.condition is not WorkerCondition.STARTING)
+    return [seen.metrics for seen in started if seen.worker.role in roles]
+
+
+def _decoding(decoders: Sequence[Reading]) -> tuple[float | None, float | None]:
     """(sequences that decode, milliseconds between two of their tokens); None: a decode worker does not report it."""
-    running, steps = 0.0, EMPTY
-    for seen in workers:
-        if seen.worker.role is not Role.DECODE or seen.worker.condition is WorkerCondition.STARTING:
-            continue
-        if seen.reading is None or seen.reading.page is None:
-            return None, None
-        before, page = seen.reading.before, seen.reading.page
-        here = scrape_pair.gauge(page, "vllm:num_requests_running")
-        if here is None:
-            return None, None
-        running += here
-        steps = steps.plus(scrape_pair.observed(before, page, "vllm:inter_token_latency_seconds"))
-    return running, _milliseconds(steps.mean)
+    running = _known(reading.gauge("vllm:num_requests_running") for reading in decoders)
+    if len(running) < len(decoders):
+        return None, None
+    return sum(running, 0.0), _milliseconds(together(decoders, "vllm:inter_token_latency_seconds").mean)
 
 
-def _pages(workers: Sequence[Seen], role: Role | None = None) -> Iterator[tuple[Page, Page]]:
-    """(page before, page) of the workers that were read and whose engines have started; ``role`` None: of both."""
-    for seen in workers:
-        if seen.reading is None or seen.reading.page is None or seen.worker.condition is WorkerCondition.STARTING:
-            continue
-        if role in (None, seen.worker.role):
-            yield seen.reading.before, seen.reading.page
-
-
-def _pulled(workers: Sequence[Seen]) -> tuple[float | None, float | None]:
+def _pulled(engines: Sequence[Reading]) -> tuple[float | None, float | None]:
     """(tokens whose KV came over the network, seconds that took, all pulls together); None: not known of all engines.
 
     What the reporting engines of a mixed fleet pulled cannot be compared with what all prefill workers computed.
     """
-    pulled_tokens, pulling_s = None, None
-    for before, page in _pages(workers):
-        tokens = scrape_pair.added(before, page, "vllm:prompt_tokens_by_source_total", source="external_kv_transfer")
-        seconds = scrape_pair.added(before, page, "vllm:nixl_xfer_time_seconds_sum")
-        if tokens is None or seconds is None:
-            return None, None
-        pulled_tokens, pulling_s = (pulled_tokens or 0.0) + tokens, (pulling_s or 0.0) + seconds
-    return pulled_tokens, pulling_s
+    read = [reading for reading in engines if reading.page is not None]
+    tokens, seconds = "vllm:prompt_tokens_by_source_total", "vllm:nixl_xfer_time_seconds_sum"
+    if not read or len(_counting(read, tokens, seconds)) < len(read):
+        return None, None
+    return _added(read, tokens, source="external_kv_transfer"), _added(read, seconds)
 
 
-def _cached_share(workers: Sequence[Seen]) -> float | None:
-    """Of the prompt tokens that came to prefill workers, those whose KV was there; None: none came, or nobody says."""
-    _, asked, computed = _prefilled(workers)
-    return 1 - computed / asked if asked > 0 else None
-
-
-def _prefilled(workers: Sequence[Seen]) -> tuple[float, float, float]:
+def _prefilled(prefillers: Sequence[Reading]) -> tuple[float, float, float]:
     """(prompts that prefill workers computed, tokens of them, those whose KV was not there)."""
-    prompts = queries = hits = 0.0
-    for before, page in _pages(workers, Role.PREFILL):
-        asked = scrape_pair.added(before, page, "vllm:prefix_cache_queries_total")
-        found = scrape_pair.added(before, page, "vllm:prefix_cache_hits_total")
-        if asked is not None and found is not None:
-            prompts += scrape_pair.observed(before, page, "vllm:request_prefill_kv_computed_tokens").count
-            queries, hits = queries + asked, hits + found
-    return prompts, queries, queries - hits
+    queries, hits = "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total"
+    counting = _counting(prefillers, queries, hits)
+    computed = [reading.observed("vllm:request_prefill_kv_computed_tokens").count for reading in counting]
+    asked = _added(counting, queries)
+    return sum(computed, 0.0), asked, asked - _added(counting, hits)
 
 
-def _uncached(workers: Sequence[Seen]) -> Uncached | None:
-    """What the window's prompts lacked of cached tokens; None: no decode worker says."""
-    given, tokens = EMPTY, None
-    for before, page in _pages(workers, Role.DECODE):
-        here = scrape_pair.added(before, page, named.WORKER_PROMPT_TOKENS.name)
-        if here is not None:
-            tokens = (tokens or 0.0) + here
-            given = given.plus(scrape_pair.observed(before, page, named.WORKER_UNCACHED_TOKENS.name))
-    if tokens is None:
-        return None
-    found = Uncached(given.count, tokens, given.total, given.shares(), *_prefilled(workers))
-    return _with_only_local(found, workers)
+def _uncached(decoders: Sequence[Reading], prefilled: tuple[float, float, float]) -> Uncached | None:
+    """What the window's prompts lacked of cached tokens; None: no decode worker says.
 
-
-def _with_only_local(uncached: Uncached, workers: Sequence[Seen]) -> Uncached:
-    """With the prompts that no prefill worker can take, as prompts of which nothing is to be prefilled elsewhere.
-
-    Workers count them but not their tokens: they are taken to be as long as the others.
+    Of prompts that no prefill worker can take nothing is to be prefilled elsewhere. Workers count them but not their
+    tokens: they are taken to be as long as the others.
     """
-    counts: dict[PrefillReason, float] = {}
-    for before, page in _pages(workers, Role.DECODE):
-        for reason in PrefillReason:
-            here = scrape_pair.added(before, page, named.WORKER_DECISIONS.name, reason=reason.value)
-            counts[reason] = counts.get(reason, 0.0) + (here or 0.0)
-    decided = sum(counts.values()) - counts.get(PrefillReason.INVALID, 0.0)  # what the engine refuses is no load
-    only_local = sum(counts.get(reason, 0.0) for reason in ONLY_LOCAL)
-    if only_local <= 0:
-        return uncached
+    counting = _counting(decoders, named.WORKER_PROMPT_TOKENS.name)
+    if not counting:
+        return None
+    tokens = _added(counting, named.WORKER_PROMPT_TOKENS.name)
+    lacked = together(counting, named.WORKER_UNCACHED_TOKENS.name)
+    counts = {reason: _added(decoders, named.WORKER_DECISIONS.name, reason=reason) for reason in PrefillReason}
+    decided = sum(counts.values()) - counts[PrefillReason.INVALID]  # what the engine refuses is no load
+    only_local = sum(counts[reason] for reason in ONLY_LOCAL)
     others = decided - only_local
-    more = only_local if others <= 0 or uncached.requests <= 0 else uncached.requests * only_local / others
-    requests = uncached.requests + more
-    mean_tokens = uncached.prompt_tokens / uncached.requests if uncached.requests > 0 else 1.0
-    return replace(
-        uncached,
-        requests=requests,
-        prompt_tokens=uncached.prompt_tokens + more * mean_tokens,
-        length_shares=(
-            (0.0, more / requests),
-            *((tokens, share * uncached.requests / requests) for tokens, share in uncached.length_shares),
-        ),
-        only_local=tuple(
-            (reason.value, count / decided) for reason, count in counts.items() if reason in ONLY_LOCAL and count > 0
-        ),
+    more = lacked.count * only_local / others if others > 0 and lacked.count > 0 else only_local
+    requests, shares = lacked.count + more, lacked.shares()
+    if more > 0:
+        shares = ((0.0, more / requests), *((length, share * lacked.count / requests) for length, share in shares))
+    return Uncached(
+        requests,
+        tokens + more * (tokens / lacked.count if lacked.count > 0 else 1.0),
+        lacked.total,
+        shares,
+        *prefilled,
+        only_local=tuple((each.value, n / decided) for each, n in counts.items() if each in ONLY_LOCAL and n > 0),
     )
 
 
 def _service(gateways: Sequence[Reading], workers: Sequence[Seen], objectives: Objectives) -> Service:
-    ttft, tpot = together(gateways, named.GATEWAY_TTFT.name), together(gateways, named.GATEWAY_TPOT.name)
-    pages = [(r.before, r.page) for r in gateways if r.page is not None and _counts_against(objectives, r)]
-
-    def counted(metric: named.Metric, **verdicts: str) -> float:
-        return sum(scrape_pair.added(before, page, metric.name, **verdicts) or 0.0 for before, page in pages)
-
-    first, ended = named.GATEWAY_FIRST_TOKENS, named.GATEWAY_ENDED
-    within = sum(counted(ended, ttft=TtftVerdict.MET, tpot=each) for each in (TpotVerdict.MET, TpotVerdict.NONE))
-    known = sum(counted(ended, ttft=each, tpot=tpot) for each in _KNOWN_TTFT for tpot in _KNOWN_TPOT)
-    failed = counted(ended, tpot=TpotVerdict.FAILED)
-    whole = sum(counted(ended, ttft=each) for each in TtftVerdict) - failed
+    judged = [reading for reading in gateways if _counts_against(objectives, reading)]
+    first = partial(_added, judged, named.GATEWAY_FIRST_TOKENS.name)
+    ended = partial(_added, judged, named.GATEWAY_ENDED.name)
+    within = sum(ended(ttft=TtftVerdict.MET, tpot=tpot) for tpot in (TpotVerdict.MET, TpotVerdict.NONE))
+    known = sum(ended(ttft=ttft, tpot=tpot) for ttft, tpot in product(_KNOWN_TTFT, _KNOWN_TPOT))
+    failed = ended(tpot=TpotVerdict.FAILED)
+    whole = sum(ended(ttft=ttft) for ttft in TtftVerdict) - failed
     # A failed request is always known to be late, a whole answer is not: failures count for the share that is known.
     late = failed * known / whole if whole > 0 else failed
+    tpot_met, tpot_missed = ended(tpot=TpotVerdict.MET), ended(tpot=TpotVerdict.MISSED)
     return Service(
-        ttft_attainment=_share(counted(first, ttft=TtftVerdict.MET), sum(counted(first, ttft=v) for v in _KNOWN_TTFT)),
-        tpot_attainment=_share(
-            counted(ended, tpot=TpotVerdict.MET),
-            sum(counted(ended, tpot=each) for each in (TpotVerdict.MET, TpotVerdict.MISSED)),
-        ),
+        ttft_attainment=_share(first(ttft=TtftVerdict.MET), sum(first(ttft=ttft) for ttft in _KNOWN_TTFT)),
+        tpot_attainment=_share(tpot_met, tpot_met + tpot_missed),
         attainment=_share(within, known + late),
-        ttft_p95_ms=_milliseconds(ttft.quantile(0.95)),
-        tpot_p95_ms=_milliseconds(tpot.quantile(0.95)),
+        ttft_p95_ms=_milliseconds(together(gateways, named.GATEWAY_TTFT.name).quantile(0.95)),
+        tpot_p95_ms=_milliseconds(together(gateways, named.GATEWAY_TPOT.name).quantile(0.95)),
         prefill_queue_depth=_waiting_for_prefill(workers),
-        held=_held(gateways),
+        held=_sum_known(reading.gauge(named.GATEWAY_HELD.name) for reading in gateways),
     )
 
 
@@ -464,94 +428,57 @@ def _counts_against(objectives: Objectives, reading: Reading) -> bool:
     return True
 
 
-def _share(part: float, whole: float) -> float | None:
-    """None: nothing was counted."""
-    return part / whole if whole > 0 else None
-
-
-def _held(gateways: Sequence[Reading]) -> float | None:
-    """Requests that are held back; None if no gateway says."""
-    counts = [scrape_pair.gauge(r.page, named.GATEWAY_HELD.name) for r in gateways if r.page is not None]
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None
-
-
 def _waiting_for_prefill(workers: Sequence[Seen]) -> float | None:
     """Requests in the queue, and those that prefill workers have taken but not begun; None if no worker says."""
-    pages = [(seen.worker.role, seen.reading.page) for seen in workers if seen.reading and seen.reading.page]
-    depths = [scrape_pair.gauge(page, named.WORKER_QUEUE_DEPTH.name) for _, page in pages]
-    known = [depth for depth in depths if depth is not None]
-    if not known:
-        return None
-    taken = (scrape_pair.gauge(page, "vllm:num_requests_waiting") for role, page in pages if role is Role.PREFILL)
-    return max(known) + sum(count for count in taken if count is not None)  # every worker looks at the one queue
+    depths = _known(seen.metrics.gauge(named.WORKER_QUEUE_DEPTH.name) for seen in workers)
+    prefillers = [seen.metrics for seen in workers if seen.worker.role is Role.PREFILL]
+    taken = _known(reading.gauge("vllm:num_requests_waiting") for reading in prefillers)
+    return max(depths) + sum(taken) if depths else None  # every worker looks at the one queue
 
 
-def _samples(workers: Sequence[Seen]) -> list[EngineSample]:
+def _samples(serving: Sequence[Seen]) -> tuple[EngineSample, ...]:
     """One prefill and one decode-step measurement a worker, where enough happened since the last look."""
-    found: list[EngineSample] = []
-    for seen in workers:
-        reading = seen.reading
-        if reading is None or reading.page is None or reading.is_old:
-            continue
-        if seen.worker.condition is not WorkerCondition.ACTIVE:
-            continue
-        prefill = _prefill(reading.before, reading.page, reading.seconds)
-        if prefill is not None:
-            found.append(prefill)
-        if seen.worker.role is Role.DECODE:
-            decode = _decode(reading.before, reading.page, reading.seconds)
-            if decode is not None:
-                found.append(decode)
-    return found
+    fresh = [seen for seen in serving if not seen.metrics.is_old]
+    found = ((_prefill(s.metrics), _decode(s.metrics) if s.worker.role is Role.DECODE else None) for s in fresh)
+    return tuple(sample for sample in chain(*found) if sample is not None)
 
 
-def _decode(before: Page, page: Page, seconds: float) -> EngineSample | None:
+def _decode(reading: Reading) -> EngineSample | None:
     """The mean step of the window, with the mean batch and KV of the same window."""
-    gaps = scrape_pair.observed(before, page, "vllm:inter_token_latency_seconds")
-    batch = _mean_batch(before, page, gaps.count)
+    gaps, steps = reading.observed("vllm:inter_token_latency_seconds"), reading.added(ENGINE_STEPS)
+    # Each sequence has one token a step. Of an engine that does not count its steps, what runs at the end.
+    batch = gaps.count / steps if steps else reading.gauge("vllm:num_requests_running")
     if gaps.count < 3 or not gaps.mean or batch is None:
         return None
-    local = scrape_pair.added(before, page, "vllm:prompt_tokens_by_source_total", source="local_compute")
-    usages = [scrape_pair.gauge(each, "vllm:kv_cache_usage_perc") for each in (before, page)]
-    known, capacity = [usage for usage in usages if usage is not None], _kv_capacity([Reading(before, page, seconds)])
+    pages, capacity = (reading.before, reading.page or {}), _kv_capacity(reading)
+    usages = _known(scrape_pair.gauge(page, "vllm:kv_cache_usage_perc") for page in pages)
+    local = reading.added("vllm:prompt_tokens_by_source_total", source="local_compute")
     return EngineSample(
         Role.DECODE,
         observed_ms=gaps.mean * 1000,
-        tokens=None if not known or capacity is None else sum(known) / len(known) * capacity,
+        tokens=None if not usages or capacity is None else sum(usages) / len(usages) * capacity,
         batch=max(batch, 1.0),
-        local_tokens_per_s=(local or 0.0) / seconds,
+        local_tokens_per_s=(local or 0.0) / reading.seconds,
     )
 
 
-def _mean_batch(before: Page, page: Page, tokens: float) -> float | None:
-    """Sequences in a step, where ``tokens`` were decoded: each has one token a step.
-
-    Of an engine that does not count its steps, what runs at the end; None: it does not report that either.
-    """
-    steps = scrape_pair.added(before, page, ENGINE_STEPS)
-    return tokens / steps if steps else scrape_pair.gauge(page, "vllm:num_requests_running")
-
-
-def _prefill(before: Page, page: Page, seconds: float) -> EngineSample | None:
+def _prefill(reading: Reading) -> EngineSample | None:
     """The mean pass of the window, with its prompts; where passes are not known, what one prompt took of the time."""
-    took = scrape_pair.observed(before, page, "vllm:request_prefill_time_seconds")
-    computed = scrape_pair.observed(before, page, "vllm:request_prefill_kv_computed_tokens")
-    pulled = scrape_pair.added(before, page, "vllm:prompt_tokens_by_source_total", source="external_kv_transfer")
+    took = reading.observed("vllm:request_prefill_time_seconds")
+    computed = reading.observed("vllm:request_prefill_kv_computed_tokens")
+    pulled = reading.added("vllm:prompt_tokens_by_source_total", source="external_kv_transfer")
     # vLLM counts a prompt whose KV was pulled as computed, in the few milliseconds that the pull took.
-    if pulled or seconds <= 0 or not took.mean or not computed.mean or computed.mean <= 1:
+    if pulled or reading.seconds <= 0 or not took.mean or not computed.mean or computed.mean <= 1:
         return None
-    for_others = scrape_pair.observed(before, page, named.WORKER_PREFILL_SECONDS.name).count
-    engine_s = scrape_pair.added(before, page, named.WORKER_PREFILL_ENGINE_SECONDS.name)
-    if for_others and engine_s:
-        steps = scrape_pair.added(before, page, ENGINE_STEPS)
-        passes = min(steps or for_others, for_others)  # a long prompt takes several steps: then one is a pass
-        prompts = for_others / passes
-        pass_ms, tokens = engine_s / passes * 1000, computed.mean * prompts
-        return EngineSample(Role.PREFILL, pass_ms, tokens, prompts, lengths=computed.shares())
     # Computed where they decode: the engine tells each one's time, and not what they had in common.
-    each_s = took.mean / prefilled_together(took.total, took.mean, seconds)
-    return EngineSample(Role.PREFILL, observed_ms=each_s * 1000, tokens=computed.mean, lengths=computed.shares())
+    prompts, pass_s = 1.0, took.mean / prefilled_together(took.total, took.mean, reading.seconds)
+    for_others = reading.observed(named.WORKER_PREFILL_SECONDS.name).count
+    engine_s = reading.added(named.WORKER_PREFILL_ENGINE_SECONDS.name)
+    if for_others and engine_s:
+        # A long prompt takes several steps: then one is a pass.
+        passes = min(reading.added(ENGINE_STEPS) or for_others, for_others)
+        prompts, pass_s = for_others / passes, engine_s / passes
+    return EngineSample(Role.PREFILL, pass_s * 1000, computed.mean * prompts, prompts, lengths=computed.shares())
 
 
 def prefilled_together(total_s: float, mean_s: float, window_s: float) -> float:
@@ -563,23 +490,9 @@ def prefilled_together(total_s: float, mean_s: float, window_s: float) -> float:
     return total_s / max(window_s, mean_s) if total_s > window_s + mean_s else 1.0
 
 
-def _kv_capacity(readings: Sequence[Reading]) -> float | None:
-    """Tokens one worker's KV cache holds; the smallest, since any worker may get any request."""
-    found: list[float] = []
-    for reading in readings:
-        page = reading.page or {}
-        blocks = list(scrape_pair.label_values(page, "vllm:cache_config_info", "num_gpu_blocks"))
-        sizes = list(scrape_pair.label_values(page, "vllm:cache_config_info", "block_size"))
-        if blocks and sizes and blocks[0].isdigit() and sizes[0].isdigit():
-            found.append(float(blocks[0]) * float(sizes[0]))
-    return min(found, default=None)
-
-
-def _max_sequences(readings: Sequence[Reading]) -> float | None:
-    """Sequences one worker runs at once; the smallest, as of the KV cache; None: no worker says."""
-    said = (scrape_pair.gauge(reading.page or {}, named.WORKER_MAX_SEQUENCES.name) for reading in readings)
-    return min((most for most in said if most is not None and most > 0), default=None)
-
-
-def _milliseconds(seconds: float | None) -> float | None:
-    return None if seconds is None else seconds * 1000
+def _kv_capacity(reading: Reading) -> float | None:
+    """Tokens that the worker's KV cache holds."""
+    info = (reading.page or {}).get("vllm:cache_config_info", {})
+    of_first = dict(chain(*reversed([*info])))  # several engines of a worker have the same
+    blocks, size = of_first.get("num_gpu_blocks", ""), of_first.get("block_size", "")
+    return float(blocks) * float(size) if blocks.isdigit() and size.isdigit() else None

@@ -109,16 +109,15 @@ def scrape_times(vector: Vector) -> dict[str, dict[Target, float]]:
 
 def pages_of(vector: Vector) -> dict[Target, tuple[float, Page]]:
     """By target, (Unix time of the scrape, page). Raises ValueError, KeyError, TypeError."""
-    marks = [series for series in vector if _MARK in series["metric"]]
-    added = {target_of(series["metric"]): set(series["metric"]) for series in marks}
-    pages: dict[Target, dict[str, dict[Labels, float]]] = {target: {} for target in added}
+    marks = {target_of(series["metric"]): series for series in vector if _MARK in series["metric"]}
+    pages: dict[Target, dict[str, dict[Labels, float]]] = {target: {} for target in marks}
     for series in vector:
         labels = dict(series["metric"])
         target, name, value = target_of(labels), labels.pop(NAME, ""), _value(series)
         if target in pages and _MARK not in labels and math.isfinite(value):
-            key = tuple(sorted(item for item in labels.items() if item[0] not in added[target]))
+            key = tuple(sorted(item for item in labels.items() if item[0] not in marks[target]["metric"]))
             pages[target].setdefault(name, {})[key] = value
-    return {target_of(mark["metric"]): (_value(mark), pages[target_of(mark["metric"])]) for mark in marks}
+    return {target: (_value(mark), pages[target]) for target, mark in marks.items()}
 
 
 def _value(series: Mapping[str, Any]) -> float:
@@ -143,10 +142,8 @@ class PodPages:
 
     def followed(self, times_s: Mapping[Target, float]) -> Target | None:
         """The target to follow, of those that are scraped; None: there is none."""
-        if not times_s:
-            return None
-        newest = max(sorted(times_s), key=lambda target: times_s[target])
-        if self.target not in times_s or self.target is None:
+        newest = max(sorted(times_s), key=lambda target: times_s[target], default=None)
+        if newest is None or self.target is None or self.target not in times_s:
             return newest
         gap_s = math.inf if self.before is None or self.page_s is None else self.page_s - self.before_s
         return newest if times_s[newest] - times_s[self.target] > OVERDUE * gap_s else self.target

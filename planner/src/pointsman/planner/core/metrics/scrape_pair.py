@@ -7,7 +7,8 @@ zero, on either page.
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 Labels = tuple[tuple[str, str], ...]
@@ -33,44 +34,38 @@ class Histogram:
         """None without observations."""
         return self.total / self.count if self.count > 0 else None
 
+    def _buckets(self) -> Iterator[tuple[float, float, float]]:
+        """(lower bound, upper bound, observations) of every bucket."""
+        counts = (reached - below for below, reached in itertools.pairwise((0.0, *self.cumulative)))
+        return zip((0.0, *self.bounds), self.bounds, counts, strict=False)
+
     @property
     def most(self) -> float:
         """What no observation was above: a bound, infinite if one was above the last finite one; 0 without any."""
         reached = zip(self.bounds, self.cumulative, strict=True)
-        return next((upper for upper, count in reached if count >= self.count), 0.0) if self.count > 0 else 0.0
+        return next((upper for upper, count in reached if count >= self.count > 0), 0.0)
 
     def share_at_most(self, bound: float) -> float | None:
         """The largest share of observations that may be ≤ ``bound``: whole buckets; None without observations."""
-        if self.count <= 0:
-            return None
-        return next(reached for upper, reached in zip(self.bounds, self.cumulative, strict=True) if upper >= bound) / (
-            self.count
-        )
+        reached = zip(self.bounds, self.cumulative, strict=True)
+        return next((count / self.count for upper, count in reached if upper >= bound and self.count > 0), None)
 
     def quantile(self, share: float) -> float | None:
         """The value below which ``share`` lies, linear within a bucket; the last finite bound if it is beyond."""
-        if self.count <= 0:
-            return None
-        wanted, below, low = share * self.count, 0.0, 0.0
-        for upper, reached in zip(self.bounds, self.cumulative, strict=True):
-            if reached >= wanted:
-                if math.isinf(upper):
-                    return low
-                return low + (upper - low) * ((wanted - below) / (reached - below) if reached > below else 1.0)
-            below, low = reached, upper
-        return low
+        left = share * self.count
+        for low, upper, count in self._buckets():
+            if 0 < left <= count:
+                return low if math.isinf(upper) else low + (upper - low) * (left / count)
+            left -= count
+        return None
 
     def shares(self) -> tuple[tuple[float, float], ...]:
         """(representative value, share) of every bucket that has observations; the geometric middle of its bounds."""
-        if self.count <= 0:
-            return ()
-        found, below, low = [], 0.0, 0.0
-        for upper, reached in zip(self.bounds, self.cumulative, strict=True):
-            if reached > below:
-                middle = low if math.isinf(upper) else upper if low <= 0 else math.sqrt(low * upper)
-                found.append((middle, (reached - below) / self.count))
-            below, low = reached, upper
-        return tuple(found)
+        return tuple(
+            (low if math.isinf(upper) else upper if low <= 0 else math.sqrt(low * upper), count / self.count)
+            for low, upper, count in self._buckets()
+            if count > 0 and self.count > 0
+        )
 
     def plus(self, other: "Histogram") -> "Histogram":
         """Both together; histograms of other bounds cannot be added (they are of one version of one process)."""
@@ -87,13 +82,11 @@ class Histogram:
         """
         if not other.count or self.bounds != other.bounds:
             return self
-        counts, below = [], (0.0, 0.0)
-        for here, there in zip(self.cumulative, other.cumulative, strict=True):
-            counts.append(max(0.0, (here - below[0]) - (there - below[1])))
-            below = here, there
+        pairs = zip(self._buckets(), other._buckets(), strict=True)
+        counts = (max(0.0, here - there) for (_, _, here), (_, _, there) in pairs)
         left = Histogram(self.bounds, tuple(itertools.accumulate(counts)), self.total - other.total)
-        lowest = sum(low * count for low, count in zip((0.0, *self.bounds), counts, strict=False))
-        most = sum(bound * count for bound, count in zip(self.bounds, counts, strict=True) if count > 0)
+        lowest = sum(low * count for low, _, count in left._buckets())
+        most = sum(upper * count for _, upper, count in left._buckets() if count > 0)
         if lowest < left.total <= most:
             return left
         before, after = (each.count * sum(value * share for value, share in each.shares()) for each in (self, left))
@@ -121,21 +114,21 @@ def added(before: Page, after: Page, name: str, **only: str) -> float | None:
 
 def observed(before: Page, after: Page, name: str) -> Histogram:
     """A histogram's observations between two pages, over all labels; empty if it is not on the newer page."""
-    buckets, sums = after.get(f"{name}_bucket", {}), after.get(f"{name}_sum", {})
-    if _is_later(before, f"{name}_bucket"):
+    buckets, sums = f"{name}_bucket", f"{name}_sum"
+    if not after.get(buckets) or _is_later(before, buckets):
         return EMPTY
-    then, then_sums = before.get(f"{name}_bucket", {}), before.get(f"{name}_sum", {})
-    restarted = {_without_bound(labels) for labels, value in buckets.items() if value < then.get(labels, 0.0)}
-    restarted |= {labels for labels, value in sums.items() if value < then_sums.get(labels, 0.0)}
-    by_bound: dict[float, float] = {}
-    for labels, value in buckets.items():
-        bound = float(dict(labels)["le"])
-        was = 0.0 if _without_bound(labels) in restarted else then.get(labels, 0.0)
-        by_bound[bound] = by_bound.get(bound, 0.0) + value - was
-    if not by_bound:
-        return EMPTY
+    now = {**after[buckets], **after.get(sums, {})}
+    then = {**before.get(buckets, {}), **before.get(sums, {})}
+    restarted = {_without_bound(labels) for labels, value in now.items() if value < then.get(labels, 0.0)}
+    gained = {
+        labels: value - (0.0 if _without_bound(labels) in restarted else then.get(labels, 0.0))
+        for labels, value in now.items()
+    }
+    by_bound: defaultdict[float, float] = defaultdict(float)
+    for labels in after[buckets]:
+        by_bound[float(dict(labels)["le"])] += gained[labels]
     bounds = tuple(sorted(by_bound))
-    total = sum(value - (0.0 if labels in restarted else then_sums.get(labels, 0.0)) for labels, value in sums.items())
+    total = sum(gained[labels] for labels in after.get(sums, {}))
     return Histogram(bounds, tuple(by_bound[bound] for bound in bounds), total)
 
 
@@ -146,11 +139,6 @@ def _is_later(before: Page, name: str) -> bool:
 
 def _without_bound(labels: Labels) -> Labels:
     return tuple(label for label in labels if label[0] != "le")
-
-
-def label_values(page: Page, name: str, label: str) -> Iterable[str]:
-    """Values of one label of a family."""
-    return (dict(labels)[label] for labels in page.get(name, {}) if label in dict(labels))
 
 
 def _gain(then: float, now: float) -> float:
