@@ -154,9 +154,9 @@ def observation(
     there is no encode pool."""
     live = [reading for reading in gateways if reading.page is not None and reading.seconds > 0]
     unread = new_gateways + len(unreadable_gateways)
-    # A worker that starts has no page yet.
+    # Without workers that start: they have no page yet.
     serving = [seen for seen in workers if seen.worker.condition is WorkerCondition.ACTIVE]
-    max_sequences = _known(seen.metrics.gauge(named.WORKER_MAX_SEQUENCES.name) for seen in workers)
+    sequences = _known(seen.metrics.gauge(named.WORKER_MAX_SEQUENCES.name) for seen in workers)
     return Observation(
         at_s=at_s,
         window_s=min((reading.seconds for reading in live), default=0.0),
@@ -168,14 +168,14 @@ def observation(
         samples=_samples(serving),
         # The smallest of both, since any worker may get any request.
         kv_capacity_tokens=min(_known(_kv_capacity(seen.metrics) for seen in workers), default=None),
-        max_sequences=min((sequences for sequences in max_sequences if sequences > 0), default=None),
+        max_sequences=min((most for most in sequences if most > 0), default=None),
         worker_gpus=max(1, worker_gpus),
         pods_start_s=pods_start_s,
         gateways=max(1, len(gateways) + unread),
         new_gateways=new_gateways,
         unreadable_gateways=unreadable_gateways,
         old_pages=sum(reading.is_old for reading in gateways),
-        long_unread=sum(age_s > LONG_UNREAD_S for age_s in _known(s.age_s for s in serving if s.scrape_failed)),
+        long_unread=sum(lost_s > LONG_UNREAD_S for lost_s in _known(s.age_s for s in serving if s.scrape_failed)),
         gateways_age_s=math.inf if unreadable_gateways else age_s,
         workers_age_s=max(_known(seen.age_s for seen in serving), default=None),
         plan_in_progress=plan_in_progress,
@@ -284,7 +284,7 @@ def _worker(seen: Seen) -> Worker:
 
 
 def _load(gateways: Sequence[Reading], workers: Sequence[Seen], is_whole: bool) -> Load | None:
-    """None: no gateway counts requests. ``is_whole``: these are all gateways."""
+    """What came in the window; None: no gateway counts requests. ``is_whole``: these are all gateways."""
     # Each over its own time: that of a gateway whose last scrape failed is longer.
     rates = _known(_accepted_per_s(reading) for reading in gateways)
     if not rates:
@@ -304,7 +304,7 @@ def _load(gateways: Sequence[Reading], workers: Sequence[Seen], is_whole: bool) 
         cached_tokens=None if cached is None or prompts.mean is None else cached * prompts.mean,
         output_tokens=together(gateways, outputs).mean,
         prompt_length_shares=prompts.shares(),
-        # Engines know who decodes, but of a part of the gateways not all of those who ended are counted.
+        # A gateway that is not read does not count who ended, while engines know of all who decode.
         ended_per_s=ended_per_s if is_whole else None,
         decoding=decoding,
         step_ms=step_ms,
@@ -315,7 +315,7 @@ def _load(gateways: Sequence[Reading], workers: Sequence[Seen], is_whole: bool) 
 
 
 def _accepted_per_s(gateway: Reading) -> float | None:
-    """Requests that a gateway accepted and that were not refused afterwards; None: it does not count requests.
+    """Requests a second that a gateway accepted and did not refuse afterwards; None: it does not count requests.
 
     A gateway of an earlier version counts those that it received, with all that it refused.
     """
@@ -415,17 +415,14 @@ def _counts_against(objectives: Objectives, reading: Reading) -> bool:
 
     What it counted against others says nothing of these, so a window in which they changed is left out.
     """
-    asked = {
+    asked_s = {
         Objective.TTFT: objectives.ttft_ms / 1000,
         Objective.TTFT_PER_PROMPT_TOKEN: objectives.ttft_ms_per_prompt_token / 1000,
         Objective.TPOT: objectives.tpot_ms / 1000,
     }
-    for page in (reading.before, reading.page or {}):
-        gauges = page.get(named.GATEWAY_OBJECTIVE.name, {})
-        shown = {dict(labels).get("objective"): value for labels, value in gauges.items()}
-        if any(not math.isclose(shown.get(name, math.nan), seconds, rel_tol=1e-9) for name, seconds in asked.items()):
-            return False
-    return True
+    pages = (page.get(named.GATEWAY_OBJECTIVE.name, {}) for page in (reading.before, reading.page or {}))
+    shown_s = [{dict(labels).get("objective"): value for labels, value in gauges.items()} for gauges in pages]
+    return all(math.isclose(on.get(name, math.nan), asked_s[name], rel_tol=1e-9) for on in shown_s for name in asked_s)
 
 
 def _waiting_for_prefill(workers: Sequence[Seen]) -> float | None:
@@ -493,6 +490,6 @@ def prefilled_together(total_s: float, mean_s: float, window_s: float) -> float:
 def _kv_capacity(reading: Reading) -> float | None:
     """Tokens that the worker's KV cache holds."""
     info = (reading.page or {}).get("vllm:cache_config_info", {})
-    of_first = dict(chain(*reversed([*info])))  # several engines of a worker have the same
-    blocks, size = of_first.get("num_gpu_blocks", ""), of_first.get("block_size", "")
+    labels = dict(chain(*reversed([*info])))  # of several engines in one worker the first one counts
+    blocks, size = labels.get("num_gpu_blocks", ""), labels.get("block_size", "")
     return float(blocks) * float(size) if blocks.isdigit() and size.isdigit() else None
