@@ -10,6 +10,10 @@ from pointsman.planner.core import plan_ledger
 from pointsman.planner.core.types import Alternative, Decision, Reason, RoutingNumbers, Switch
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+OWNER = {
+    "apiVersion": "pointsman.dev/v1alpha1", "kind": "LLMService", "name": "chat", "uid": "u",
+    "controller": False, "blockOwnerDeletion": False,
+}  # fmt: skip
 
 
 def policy(**fields: Any) -> PlannerPolicySpec:
@@ -27,7 +31,7 @@ DECISION = Decision(
 
 def plan(decision: Decision = DECISION, sequence: int = 1, phase: str | None = None, **fields: Any) -> Plan:
     manifest = plan_ledger.plan_manifest(
-        namespace="default", service="chat", service_uid="u", sequence=sequence, decision=decision,
+        namespace="default", owner=OWNER, sequence=sequence, decision=decision,
         policy=policy(**fields), layout=(2, 3), now=NOW,
     )  # fmt: skip
     if phase:

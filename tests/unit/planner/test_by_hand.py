@@ -28,6 +28,7 @@ from pointsman.planner.core.workload.arrival_forecast import RateForecaster
 from pointsman.planner.explain.explanation import considered
 from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET
 from unit.planner.by_hand import ENGINE, LOAD, POLICY, WINDOW_S, decided
+from unit.planner.plans import OWNER
 
 ROUNDING = 0.02  # of a decode worker, that is no reason for another one
 
@@ -189,7 +190,7 @@ def test_the_program_of_the_page_computes_both_pools_from_what_kubectl_shows_and
 ) -> None:
     policy = PlannerPolicySpec.model_validate({"objectives": {"ttftMs": 1500, "tpotMs": 20}, "budget": {"maxGpus": 16}})
     plan = plan_manifest(
-        namespace="default", service="chat", service_uid="u", sequence=1, decision=decision, policy=policy,
+        namespace="default", owner=OWNER, sequence=1, decision=decision, policy=policy,
         layout=(2, 2), now=datetime(2026, 1, 1, tzinfo=UTC),
     )  # fmt: skip
     as_kubectl = "".join(f"  - name: {each['name']}\n    value: {each['value']}\n" for each in plan["spec"]["inputs"])

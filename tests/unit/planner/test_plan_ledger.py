@@ -11,7 +11,7 @@ from pointsman.api.v1alpha1.plan import Plan
 from pointsman.planner.core import plan_ledger
 from pointsman.planner.core.elastic.types import GroupDecision
 from pointsman.planner.core.types import Alternative, Decision, Reason, RoutingNumbers, Switch
-from unit.planner.plans import DECISION, NOW, plan, policy
+from unit.planner.plans import DECISION, NOW, OWNER, plan, policy
 
 
 def news(decision: Decision, *plans: Plan, after_s: float = 0.0, **fields: Any) -> Decision | None:
@@ -54,7 +54,7 @@ def test_what_kubectl_shows_of_a_plan_is_the_change_its_gpus_and_what_it_is_expe
     assert (encodes.spec.change, encodes.spec.gpus, encodes.spec.attainment) == ("2E2P3D -> 4E2P3D", 9, "33%")
     withdrawn = replace(DECISION, prefill=2, decode=3, switches=(), changes_layout=False, withdraws=True)
     manifest = plan_ledger.plan_manifest(
-        namespace="default", service="chat", service_uid="u", sequence=2, decision=withdrawn, policy=policy(),
+        namespace="default", owner=OWNER, sequence=2, decision=withdrawn, policy=policy(),
         layout=(2, 3), now=NOW, awaiting="chat-00001",
     )  # fmt: skip
     assert manifest["spec"]["change"] == "withdraws chat-00001"
@@ -83,7 +83,7 @@ def encode_news(decision: Decision, *plans: Plan, after_s: float = 0.0, **fields
 
 def encode_plan(decision: Decision = ENCODES, sequence: int = 1, **fields: Any) -> Plan:
     manifest = plan_ledger.plan_manifest(
-        namespace="default", service="chat", service_uid="u", sequence=sequence, decision=decision,
+        namespace="default", owner=OWNER, sequence=sequence, decision=decision,
         policy=policy(**fields), layout=(2, 3, 2), now=NOW,
     )  # fmt: skip
     return Plan.model_validate(manifest)
@@ -207,7 +207,7 @@ def test_a_withdrawal_is_written_and_names_the_plan_that_a_person_is_asked_for_n
     assert plan_ledger.asked_of_a_person([asked]) == asked
     assert news(stays, asked, mode="Approve") == stays
     manifest = plan_ledger.plan_manifest(
-        namespace="default", service="chat", service_uid="u", sequence=2, decision=stays,
+        namespace="default", owner=OWNER, sequence=2, decision=stays,
         policy=policy(mode="Approve"), layout=(2, 3), now=NOW, awaiting=asked.metadata.name,
     )  # fmt: skip
     withdrawal = Plan.model_validate(manifest)
@@ -268,7 +268,7 @@ def test_the_plan_of_an_elastic_group_has_instances_and_neither_pools_nor_routin
         alternatives=(Alternative(0, 0, 4, 0.97, 60.0, "scale-out", instances=4),),
     )  # fmt: skip
     manifest = plan_ledger.plan_manifest(
-        namespace="default", service="long-chat", service_uid="u", sequence=1, decision=decision,
+        namespace="default", owner=OWNER | {"kind": "ElasticGroup", "name": "long-chat"}, sequence=1, decision=decision,
         policy=policy(mode="Approve"), layout=(2,), now=NOW,
     )  # fmt: skip
     made = Plan.model_validate(manifest)

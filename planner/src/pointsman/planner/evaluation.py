@@ -279,8 +279,7 @@ class Evaluator:
     ) -> dict[str, Any]:
         return plan_ledger.plan_manifest(
             namespace=subject.key[0],
-            service=subject.key[1],
-            service_uid=subject.service.metadata.uid,
+            owner=_owner(subject.service),
             sequence=sequence,
             decision=news,
             policy=subject.policy.spec,

@@ -277,8 +277,7 @@ class GroupPlanner:
             await record.plans.create(
                 plan_ledger.plan_manifest(
                     namespace=key[0],
-                    service=key[1],
-                    service_uid=group.metadata.uid,
+                    owner=_owner(group),
                     sequence=sequence,
                     decision=news,
                     policy=policy.spec,

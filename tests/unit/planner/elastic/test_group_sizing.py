@@ -30,8 +30,8 @@ def step_time(*batches: int) -> StepTime:
     return found
 
 
-def model(serving: int = 1, step: StepTime | None = None, slots: float = SLOTS) -> GroupModel:
-    return GroupModel(LATENCY, 4, step or step_time(1, 4, 16, 32), slots, serving)
+def model(goals: Objectives, serving: int = 1, step: StepTime | None = None, slots: float = SLOTS) -> GroupModel:
+    return GroupModel(LATENCY, 4, step or step_time(1, 4, 16, 32), slots, serving, goals)
 
 
 def test_a_line_is_found_through_steps_of_different_batches_and_none_is_guessed_from_equal_ones() -> None:
@@ -55,35 +55,35 @@ def test_an_idle_group_forgets_nothing_of_its_steps() -> None:
 def test_each_of_the_three_conditions_asks_for_instances_by_itself() -> None:
     goals = Objectives(ttft_ms=2000, tpot_ms=40, attainment=0.95)
     prompts = GroupLoad(20.0, ((2000.0, 1.0),), 1.0)  # 0.129 s each: 2.6 instances of prefills, no decoding
-    found = model().needed(prompts, goals, 32)
+    found = model(goals).needed(prompts, 32)
     assert found.instances == 3
     assert math.isclose(found.tokens, 1.0)
     tokens = GroupLoad(60.0, ((10.0, 1.0),), 500.0)
-    assert model().needed(tokens, goals, 64).instances > 8  # 60 x 499 x 40 ms = 1 198 at once, about 128 an instance
+    assert model(goals).needed(tokens, 64).instances > 8  # 60 x 499 x 40 ms = 1 198 at once, about 128 an instance
     memory = GroupLoad(1.0, ((9000.0, 1.0),), 300.0)
     assert (
-        model(slots=20_000).needed(memory, goals, 64).instances
-        > model(slots=200_000).needed(memory, goals, 64).instances
+        model(goals, slots=20_000).needed(memory, 64).instances
+        > model(goals, slots=200_000).needed(memory, 64).instances
     )
 
 
 def test_a_prompt_that_fits_into_no_number_of_instances_is_never_in_time() -> None:
-    load = GroupLoad(0.1, ((100.0, 0.5), (500_000.0, 0.5)), 10.0)
-    assert model().expected(load, Objectives(ttft_ms=1e6, tpot_ms=100), 4).attainment <= 0.5
+    load, goals = GroupLoad(0.1, ((100.0, 0.5), (500_000.0, 0.5)), 10.0), Objectives(ttft_ms=1e6, tpot_ms=100)
+    assert model(goals).expected(load, 4).attainment <= 0.5
 
 
 def test_a_long_prompt_is_counted_on_as_many_instances_as_its_objective_needs() -> None:
     load = GroupLoad(0.2, ((20_000.0, 1.0),), 1.0)  # 1.6 s alone, 0.9 s on two, 0.46 s on four
     for ttft_ms, instances in ((2000, 1), (1000, 2), (600, 4)):
         goals = Objectives(ttft_ms=ttft_ms, tpot_ms=1000, attainment=0.6)
-        assert model().needed(load, goals, 8).instances == instances
+        assert model(goals).needed(load, 8).instances == instances
 
 
 def test_instances_that_serve_are_enough_for_decoding_while_no_step_shows_the_contrary() -> None:
     load, goals = GroupLoad(5.0, ((10.0, 1.0),), 100.0), Objectives(ttft_ms=1000, tpot_ms=20)
     unproved = step_time(1, 1)  # 12.2 ms with one request: with two, nobody knows
-    assert model(4, unproved).expected(load, goals, 4).tokens == 1.0
-    assert model(4, unproved).expected(load, goals, 3).tokens < 0.95
+    assert model(goals, 4, unproved).expected(load, 4).tokens == 1.0
+    assert model(goals, 4, unproved).expected(load, 3).tokens < 0.95
 
 
 @pytest.mark.parametrize("rate", [2.0, 5.0])
@@ -94,7 +94,7 @@ def test_the_number_is_the_least_with_which_the_managers_own_rounds_keep_the_obj
     for each in asked:
         bucket = each.prompt_tokens // 500 * 500 + 250.0
         lengths[bucket] = lengths.get(bucket, 0.0) + 1 / len(asked)
-    needed = model().needed(GroupLoad(rate, tuple(lengths.items()), 160.0), goals, 16).instances
+    needed = model(goals).needed(GroupLoad(rate, tuple(lengths.items()), 160.0), 16).instances
     assert served(asked, goals, needed) >= 0.9
     if needed > 1:
         assert served(asked, goals, needed - 1) < 0.9
@@ -142,16 +142,16 @@ def in_time(outcome: Outcome, goals: Objectives) -> bool:
 def test_a_prompt_takes_the_time_of_all_instances_that_compute_it() -> None:
     """By hand: 20 000 tokens take 0.90 s on each of two instances; 1.1 a second are 0.99 of two, and too many."""
     goals = Objectives(ttft_ms=1000, tpot_ms=1000)
-    assert model().expected(GroupLoad(1.0, ((20_000.0, 1.0),), 1.0), goals, 2).prompts > 0
-    assert model().expected(GroupLoad(1.2, ((20_000.0, 1.0),), 1.0), goals, 2).overloaded
+    assert model(goals).expected(GroupLoad(1.0, ((20_000.0, 1.0),), 1.0), 2).prompts > 0
+    assert model(goals).expected(GroupLoad(1.2, ((20_000.0, 1.0),), 1.0), 2).overloaded
 
 
 def test_prompts_leave_less_time_for_tokens() -> None:
     """By hand: half of the time for prompts halves the step to 10 ms, in which no request fits: any takes 12 ms."""
     goals = Objectives(ttft_ms=10_000, tpot_ms=20)
     half = GroupLoad(0.5 / ONE.seconds(5000, 5000 * 5000), ((5000.0, 1.0),), 100.0)
-    assert model().expected(half, goals, 1).tokens < 0.05
-    assert model().expected(half, goals, 4).tokens > 0.99
+    assert model(goals).expected(half, 1).tokens < 0.05
+    assert model(goals).expected(half, 4).tokens > 0.99
 
 
 def test_a_request_must_find_room_beside_the_others() -> None:
@@ -159,5 +159,5 @@ def test_a_request_must_find_room_beside_the_others() -> None:
     fit beside another one in most of the time."""
     goals = Objectives(ttft_ms=10_000, tpot_ms=100)
     load = GroupLoad(1.0, ((1000.0, 1.0),), 10.0)
-    assert model(slots=1500).expected(load, goals, 1).memory < 0.5
-    assert model(slots=6000).expected(load, goals, 1).memory > 0.99
+    assert model(goals, slots=1500).expected(load, 1).memory < 0.5
+    assert model(goals, slots=6000).expected(load, 1).memory > 0.99

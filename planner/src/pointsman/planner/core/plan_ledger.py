@@ -1,6 +1,6 @@
 """Decisions as Plan objects: when one is written, what is in it, and which old ones go."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
@@ -10,7 +10,7 @@ from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicySpec
 from pointsman.planner.core.elastic.types import GroupDecision
 from pointsman.planner.core.messages import plans as text
 from pointsman.planner.core.tuning import SHIPPED
-from pointsman.planner.core.types import Alternative, Decision
+from pointsman.planner.core.types import Decision
 
 BEGIN_WITHIN: Final = timedelta(seconds=60)  # of a plan that needs nobody: older news is not acted on
 _MESSAGE_LIMIT: Final = 1000
@@ -20,21 +20,14 @@ D = TypeVar("D", Decision, GroupDecision)
 
 
 def news(
-    decision: D,
-    plans: Sequence[Plan],
-    policy: PlannerPolicySpec,
-    layout: tuple[int, ...],
-    now: datetime,
-    retry_s: float = SHIPPED.plan_retry_s,
+    decision: D, plans: Sequence[Plan], policy: PlannerPolicySpec, layout: tuple[int, ...], now: datetime
 ) -> D | None:
     """What of a decision is written down as a plan; None: nothing. ``layout``: as it is now, like ``Plan.spec.target``.
 
-    Without the change of pools where replicas are somebody else's, and while a layout that was not reached is not tried
+    Without the change of pools where somebody else sets replicas, and while a layout that was not reached is not tried
     again.
     """
-    if decision.changes_pools and (
-        policy.mode is Mode.EXTERNAL or _too_soon(plans, decision.target, policy, now, retry_s)
-    ):
+    if decision.changes_pools and (policy.mode is Mode.EXTERNAL or _too_soon(plans, decision.target, policy, now)):
         decision = decision.without_change(layout)
     # Nobody scales prefill, decode or instances to none; encode workers may be none.
     return decision if min(decision.target[:2]) >= 1 and _is_news(decision, plans) else None
@@ -48,24 +41,19 @@ def _is_news(decision: AnyDecision, plans: Iterable[Plan]) -> bool:
     """
     if decision.withdraws or not decision.changes_pools:
         return decision.withdraws
-    newest = max((plan for plan in plans if not _only_routes(plan)), key=_sequence, default=None)
+    # Plans that do neither are of an earlier planner, which wrote plans for routing numbers alone.
+    written = [plan for plan in plans if plan.spec.changes_layout or plan.spec.withdraws]
+    newest = max(written, key=_sequence, default=None)
     if newest is None or not newest.spec.changes_layout:
         return True
     return newest.spec.target != decision.target or _tried(newest)
 
 
-def _only_routes(plan: Plan) -> bool:
-    """Whether it is of an earlier planner, which wrote plans for routing numbers alone."""
-    return not plan.spec.changes_layout and not plan.spec.withdraws
-
-
-def _too_soon(
-    plans: Iterable[Plan], layout: tuple[int, ...], policy: PlannerPolicySpec, now: datetime, retry_s: float
-) -> bool:
+def _too_soon(plans: Iterable[Plan], layout: tuple[int, ...], policy: PlannerPolicySpec, now: datetime) -> bool:
     """Whether a plan for this layout must wait after those that ended and did not bring it to stay.
 
-    ``retry_s`` after the last, doubled for each one before since another layout was reached, up to 20 times as long;
-    what a person denied, after as long as a person is given to approve it.
+    ``plan_retry_s`` after the last, doubled for each one before since another layout was reached, up to 20 times as
+    long; what a person denied, after as long as a person is given to approve it.
     """
     layouts = sorted((plan for plan in plans if plan.spec.changes_layout), key=_sequence, reverse=True)
     tried: list[Plan] = []
@@ -78,8 +66,8 @@ def _too_soon(
             tried.append(plan)
     if not tried:
         return False
-    last = tried[0]
-    wait_s = retry_s * min(2.0 ** max(0, len(tried) - 1), 20.0)
+    last, retry_s = tried[0], SHIPPED.plan_retry_s
+    wait_s = retry_s * min(2.0 ** (len(tried) - 1), 20.0)
     if last.status.phase is PlanPhase.DENIED:
         wait_s = policy.approvals.expire_after_seconds
     passed_s = (now - (last.status.ended_at or last.spec.observed_at)).total_seconds()
@@ -104,14 +92,17 @@ def awaits_approval(plan: Plan) -> bool:
 
 def to_be_carried_out(plan: Plan) -> bool:
     """Whether the operator is at a plan that changes the layout, or will be without anybody's word."""
-    ended = plan.status.phase is not None and plan.status.phase.ended
-    return plan.spec.changes_layout and plan.spec.mode is not Mode.SHADOW and not ended and not awaits_approval(plan)
+    is_open = plan.spec.mode is not Mode.SHADOW and not _ended(plan)
+    return plan.spec.changes_layout and is_open and not awaits_approval(plan)
+
+
+def _ended(plan: Plan) -> bool:
+    return plan.status.phase is not None and plan.status.phase.ended
 
 
 def _tried(plan: Plan) -> bool:
-    """Whether it ended, and was more than a thought: the same decision after it is another attempt."""
-    phase = plan.status.phase
-    return phase is not None and phase.ended and phase is not PlanPhase.SHADOW
+    """Whether it ended, and was not only recorded: the same decision after it is another attempt."""
+    return _ended(plan) and plan.status.phase is not PlanPhase.SHADOW
 
 
 def _sequence(plan: Plan) -> int:
@@ -152,8 +143,7 @@ def needs_approval(decision: AnyDecision, policy: PlannerPolicySpec, now: tuple[
 def plan_manifest(
     *,
     namespace: str,
-    service: str,
-    service_uid: str,
+    owner: Mapping[str, Any],
     sequence: int,
     decision: AnyDecision,
     policy: PlannerPolicySpec,
@@ -162,37 +152,26 @@ def plan_manifest(
     awaiting: str = "",
     encode_gpus: int = 1,
 ) -> dict[str, Any]:
-    """The Plan of a decision. ``layout``: as it is now; ``awaiting``: the plan that a person has; ``encode_gpus``: of
-    one encode worker."""
-    kind = "ElasticGroup" if isinstance(decision, GroupDecision) else "LLMService"
-    approval = needs_approval(decision, policy, layout)
-    encode = decision.encode if isinstance(decision, Decision) else None
-    encodes = {} if encode is None else {"encode": encode}
+    """The Plan of a decision. ``owner``: the owner reference of its service or elastic group; ``layout``: as it is now;
+    ``awaiting``: the plan that awaits approval; ``encode_gpus``: of one encode worker."""
+    kind, name, approval = owner["kind"], owner["name"], needs_approval(decision, policy, layout)
     patience = timedelta(seconds=policy.approvals.expire_after_seconds) if approval else BEGIN_WITHIN
+    targets = {pool: {"replicas": replicas} for pool, replicas in _by_pool(decision.target).items()}
     return {
         "apiVersion": API_VERSION,
         "kind": "Plan",
         "metadata": {
-            "name": plan_name(service, sequence),
+            "name": plan_name(name, sequence),
             "namespace": namespace,
-            "labels": {SERVICE_LABEL: service},
-            "ownerReferences": [
-                {
-                    "apiVersion": API_VERSION,
-                    "kind": kind,
-                    "name": service,
-                    "uid": service_uid,
-                    "controller": False,
-                    "blockOwnerDeletion": False,
-                }
-            ],
+            "labels": {SERVICE_LABEL: name},
+            "ownerReferences": [dict(owner)],
         },
         "spec": {
-            "serviceRef": {"kind": kind, "name": service},
+            "serviceRef": {"kind": kind, "name": name},
             "sequence": sequence,
             "mode": policy.mode.value,
             "observedAt": _stamp(now),
-            **_wanted(decision),
+            **({"pools": targets} if isinstance(decision, Decision) else targets),
             "switches": [{"from": s.source.value, "to": s.target.value, "count": s.count} for s in decision.switches],
             "changesLayout": decision.changes_pools,
             "withdraws": awaiting if decision.withdraws else "",
@@ -203,11 +182,7 @@ def plan_manifest(
             "alternatives": [
                 {
                     "action": a.action,
-                    **(
-                        {"prefill": a.prefill, "decode": a.decode, **encodes}
-                        if a.instances is None
-                        else {"instances": a.instances}
-                    ),
+                    **_by_pool((*a.target, *decision.target[2:])),
                     "gpus": a.gpus,
                     "expectedAttainment": min(max(a.expected_attainment, 0.0), 1.0),
                     "leadSeconds": a.lead_s,
@@ -227,37 +202,28 @@ def _shown(decision: AnyDecision, layout: tuple[int, ...], awaiting: str, encode
     gpus = {} if chosen is None else {"gpus": chosen.gpus + encode_gpus * sum(decision.target[2:])}
     if decision.withdraws:
         return {"change": text.withdraws(awaiting), **gpus}
-    before = next((a for a in decision.alternatives if _layout(a) == layout[:2]), None)
+    before = next((a for a in decision.alternatives if a.target == layout[:2]), None)
     shares = [None if a is None else a.expected_attainment for a in (before, chosen)]
     change = text.change(_in_words(layout), _in_words(decision.target))
     return {"change": change, **gpus, "attainment": text.attainment(*shares)}
 
 
-def _layout(alternative: Alternative) -> tuple[int, ...]:
-    if alternative.instances is not None:
-        return (alternative.instances,)
-    return alternative.prefill, alternative.decode
+def _by_pool(target: tuple[int, ...]) -> dict[str, int]:
+    """The fields of replicas by their names, or of an elastic group its instances."""
+    fields = ("instances",) if len(target) == 1 else ("prefill", "decode", "encode")
+    return dict(zip(fields, target, strict=False))
 
 
-def _in_words(layout: tuple[int, ...]) -> str:
+def _in_words(target: tuple[int, ...]) -> str:
     """For example 1P2D, 1E1P2D, or 4 for instances."""
-    if len(layout) == 1:
-        return str(layout[0])
-    return workers_in_words(dict(zip((*LANGUAGE_ROLES, Role.ENCODE), layout, strict=False)))
-
-
-def _wanted(decision: AnyDecision) -> dict[str, Any]:
-    if isinstance(decision, GroupDecision):
-        return {"instances": {"replicas": decision.instances}}
-    pools = {"prefill": decision.prefill, "decode": decision.decode}
-    if decision.encode is not None:
-        pools["encode"] = decision.encode
-    return {"pools": {name: {"replicas": replicas} for name, replicas in pools.items()}}
+    if len(target) == 1:
+        return str(target[0])
+    return workers_in_words(dict(zip((*LANGUAGE_ROLES, Role.ENCODE), target, strict=False)))
 
 
 def outdated(plans: Iterable[Plan], kept: int) -> list[Plan]:
     """Ended plans beyond the ``kept`` newest, the oldest first."""
-    ended = sorted((plan for plan in plans if plan.status.phase is not None and plan.status.phase.ended), key=_sequence)
+    ended = sorted(filter(_ended, plans), key=_sequence)
     return ended[: max(0, len(ended) - kept)]
 
 

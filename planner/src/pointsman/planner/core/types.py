@@ -356,6 +356,11 @@ class Alternative:
         return Layout(self.prefill, self.decode)
 
     @property
+    def target(self) -> tuple[int, ...]:
+        """(prefill, decode), or (instances,)."""
+        return self.layout if self.instances is None else (self.instances,)
+
+    @property
     def in_words(self) -> str:
         """For example 1P2D, or 4 instances."""
         if self.instances is None:

@@ -4,8 +4,9 @@ Nothing is modelled twice. A copy of the planner's state is shown the same servi
 has settled, then asked; bisection finds where its answer turns.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
 
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.engine.performance_model import PerformanceModel
@@ -15,7 +16,11 @@ from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Decision, Load, Observation, Policy, Uncached, Worker, WorkerCondition
 from pointsman.planner.core.workload.arrival_forecast import RateForecaster
 
-WIDEST = 8.0  # nothing beyond so many times the present is looked at
+WIDEST: Final = 8.0  # loads beyond so many times the present are not tried
+# Fields that grow with the tokens of prompts.
+_OF_PROMPTS: Final = ("prompt_tokens", "prompt_length_shares", "pulled_tokens", "pulling_s", "uncached")
+_OF_UNCACHED: Final = ("prompt_tokens", "tokens", "length_shares", "asked_tokens", "computed_tokens")
+L = TypeVar("L", Load, Uncached)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,69 +55,54 @@ def turning_points(
     load = observation.load
     if load is None or load.arrivals_per_s <= 0:
         return None
-    calm = _calm(with_pods_start(policy, observation.pods_start_s))
+    # Without the guards that only delay: the question is what is decided, not when.
+    calm = replace(
+        with_pods_start(policy, observation.pods_start_s),
+        scale_in_stabilization_s=0.0, min_dwell_s=0.0, opposite_after_s=0.0, seasonal=False,
+    )  # fmt: skip
     growing, shrinking = replace(calm, scale_in=False), replace(calm, scale_out=False, role_switch=False)
 
-    def asked(changed: Callable[[float], Load], allowed: Policy) -> Callable[[float], Decision | None]:
-        return lambda factor: _asked(state, replace(observation, load=changed(factor)), allowed, base)
+    def turn(allowed: Policy, widest: float, *fields: str) -> TurningPoint | None:
+        def decided(factor: float) -> Decision | None:
+            return _settled(state, replace(observation, load=_times(load, factor, fields)), allowed, base)
 
-    rate = load.arrivals_per_s
-
-    def requests(factor: float) -> Load:
-        return replace(load, arrivals_per_s=rate * factor)
+        return _turn(decided, getattr(load, fields[0]), widest)
 
     return TurningPoints(
-        more_requests=_turn(asked(requests, growing), rate, WIDEST),
-        fewer_requests=_turn(asked(requests, shrinking), rate, 1 / WIDEST),
-        longer_prompts=_turn(asked(lambda f: _prompts(load, f), growing), load.prompt_tokens, WIDEST),
-        longer_answers=_turn(asked(lambda f: _answers(load, f), growing), load.output_tokens, WIDEST),
+        more_requests=turn(growing, WIDEST, "arrivals_per_s"),
+        fewer_requests=turn(shrinking, 1 / WIDEST, "arrivals_per_s"),
+        longer_prompts=turn(growing, WIDEST, *_OF_PROMPTS),
+        longer_answers=turn(growing, WIDEST, "output_tokens"),
     )
 
 
-def _prompts(load: Load, factor: float) -> Load:
-    return replace(
-        load,
-        prompt_tokens=None if load.prompt_tokens is None else load.prompt_tokens * factor,
-        prompt_length_shares=_times(load.prompt_length_shares, factor),
-        pulled_tokens=None if load.pulled_tokens is None else load.pulled_tokens * factor,
-        pulling_s=None if load.pulling_s is None else load.pulling_s * factor,
-        uncached=None if load.uncached is None else _longer(load.uncached, factor),
-    )
+def _times(of: L, factor: float, fields: Sequence[str]) -> L:
+    """With these fields ``factor`` times as large: numbers, (tokens, share) of requests, or None."""
+
+    def larger(value: Any) -> Any:
+        if isinstance(value, Uncached):
+            return _times(value, factor, _OF_UNCACHED)
+        if isinstance(value, tuple):
+            return tuple((tokens * factor, share) for tokens, share in value)
+        return None if value is None else value * factor
+
+    return replace(of, **{field: larger(getattr(of, field)) for field in fields})
 
 
-def _longer(uncached: Uncached, factor: float) -> Uncached:
-    return replace(
-        uncached,
-        prompt_tokens=uncached.prompt_tokens * factor,
-        tokens=uncached.tokens * factor,
-        length_shares=_times(uncached.length_shares, factor),
-        asked_tokens=uncached.asked_tokens * factor,
-        computed_tokens=uncached.computed_tokens * factor,
-    )
-
-
-def _times(lengths: tuple[tuple[float, float], ...], factor: float) -> tuple[tuple[float, float], ...]:
-    return tuple((tokens * factor, share) for tokens, share in lengths)
-
-
-def _answers(load: Load, factor: float) -> Load:
-    return replace(load, output_tokens=None if load.output_tokens is None else load.output_tokens * factor)
-
-
-def _turn(asked: Callable[[float], Decision | None], present: float | None, widest: float) -> TurningPoint | None:
-    """Between 1 and ``widest`` times the present: the nearest factor at which the answer is another layout."""
-    if present is None or present <= 0:
+def _turn(decided: Callable[[float], Decision | None], present: float | None, widest: float) -> TurningPoint | None:
+    """Between 1 and ``widest`` times the present: the nearest factor at which another layout is decided."""
+    if not present:
         return None
-    already = asked(1.0)
+    already = decided(1.0)
     if already is not None:
         return TurningPoint(present, already, already=True)
-    found = asked(widest)
+    found = decided(widest)
     if found is None:
         return None
     near, far = 1.0, widest
     for _ in range(6):  # to about 3 %
         middle = (near * far) ** 0.5
-        answer = asked(middle)
+        answer = decided(middle)
         if answer is None:
             near = middle
         else:
@@ -120,7 +110,7 @@ def _turn(asked: Callable[[float], Decision | None], present: float | None, wide
     return TurningPoint(present * far, found)
 
 
-def _asked(state: State, observation: Observation, policy: Policy, base: PerformanceModel | None) -> Decision | None:
+def _settled(state: State, observation: Observation, policy: Policy, base: PerformanceModel | None) -> Decision | None:
     """The first decision that changes the layout once the load has settled; None if it stays."""
     settled = replace(
         observation,
@@ -136,13 +126,10 @@ def _asked(state: State, observation: Observation, policy: Policy, base: Perform
     state = replace(state, forecaster=RateForecaster(), memory=Memory(), leads=leads)
     # First ticks of the new load, longer ones than live since nothing changes meanwhile. They last for a start-up at
     # least: before that nothing is given back. Then as many as guards count.
-    settling_ticks, asking_ticks = 30, 12
     settled_s = max(150.0, 1.1 * leads.lead_s(policy.start_s))
-    settling_s = max(policy.interval_s, settled_s / settling_ticks)
+    ticks = [(max(policy.interval_s, settled_s / 30), True)] * 30 + [(policy.interval_s, False)] * 12
     at_s = observation.at_s
-    for tick in range(settling_ticks + asking_ticks):
-        settling = tick < settling_ticks
-        window_s = settling_s if settling else policy.interval_s
+    for window_s, settling in ticks:
         at_s += window_s
         seen = replace(settled, at_s=at_s, window_s=window_s, plan_in_progress=settling)
         state, decision, _ = decide(state, seen, policy, at_s, base)
@@ -152,11 +139,6 @@ def _asked(state: State, observation: Observation, policy: Policy, base: Perform
 
 
 def _serving(worker: Worker) -> Worker:
-    """What is on its way has arrived."""
+    """Starting and switching workers have arrived."""
     arriving = worker.condition in (WorkerCondition.STARTING, WorkerCondition.SWITCHING)
     return replace(worker, condition=WorkerCondition.ACTIVE if arriving else worker.condition, role_since_s=None)
-
-
-def _calm(policy: Policy) -> Policy:
-    """Without the guards that only delay: the question is what is decided, not when."""
-    return replace(policy, scale_in_stabilization_s=0.0, min_dwell_s=0.0, opposite_after_s=0.0, seasonal=False)

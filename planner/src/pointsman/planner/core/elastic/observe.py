@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
 
 from pointsman.api.protocol import metrics as named
 from pointsman.planner.core.elastic.steps import NOTHING
@@ -11,8 +10,6 @@ from pointsman.planner.core.metrics import scrape_pair
 from pointsman.planner.core.metrics.observe import UNREAD, Reading, counted_once, observation, together
 from pointsman.planner.core.types import Objectives, Observation, RoutingNumbers
 from pointsman.serving.elastic.step_sums import TERMS, StepSums
-
-_NO_ROUTING: Final = RoutingNumbers(0, 0)  # the manager decides where prompts are computed
 
 
 def seen_by_gateways(
@@ -40,7 +37,7 @@ def seen_by_gateways(
         age_s=max(ages_s) if gateways else float("inf"),
         gateways=read,
         workers=(),
-        routing=_NO_ROUTING,
+        routing=RoutingNumbers(0, 0),  # the manager decides where prompts are computed
         objectives=objectives,
         plan_in_progress=plan_in_progress,
         new_gateways=new_gateways,
@@ -74,16 +71,14 @@ def manager_window(reading: Reading | None) -> ManagerWindow | None:
     """None where a part of it is missing: unknown is not zero. Of an old page no step is counted again."""
     if reading is None or reading.page is None:
         return None
-    family = named.ELASTIC_DECODE_SUMS.name
-    sums = [scrape_pair.added(reading.before, reading.page, family, term=term) for term in TERMS]
-    slots = reading.page.get(named.ELASTIC_SLOTS.name, {})
-    total, free = slots.get((("state", "total"),)), slots.get((("state", "free"),))
-    waiting = scrape_pair.gauge(reading.page, "vllm:num_requests_waiting")
-    if total is None or free is None or waiting is None or any(each is None for each in sums):
+    family, slots = named.ELASTIC_DECODE_SUMS.name, reading.page.get(named.ELASTIC_SLOTS.name, {})
+    numbers = [
+        *(scrape_pair.added(reading.before, reading.page, family, term=term) for term in TERMS),
+        *(slots.get((("state", state),)) for state in ("total", "free")),
+        scrape_pair.gauge(reading.page, "vllm:num_requests_waiting"),
+    ]
+    known = [each for each in numbers if each is not None]
+    if len(known) < len(numbers):
         return None
-    return ManagerWindow(
-        steps=NOTHING if reading.is_old else StepSums(*(each for each in sums if each is not None)),
-        slots=total,
-        free_slots=free,
-        waiting=waiting,
-    )
+    *sums, total, free, waiting = known
+    return ManagerWindow(NOTHING if reading.is_old else StepSums(*sums), total, free, waiting)

@@ -18,10 +18,9 @@ The expected attainment is the product of the three shares.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Final
+from typing import Final, NamedTuple
 
 from pointsman.planner.core.elastic.steps import StepTime
 from pointsman.planner.core.sizing.queueing import delayed_wait_s, erlang_c
@@ -57,9 +56,18 @@ class Expected:
         return self.prompts * self.tokens * self.memory
 
 
+class _Prefill(NamedTuple):
+    """Prompts of one length: instance-seconds of one that is alone, and seconds until its first token."""
+
+    length: float
+    share: float  # of all requests
+    work_s: float
+    seconds: float
+
+
 @dataclass(frozen=True, slots=True)
 class GroupModel:
-    """What is known of the speed and the memory of instances.
+    """What is known of the speed and the memory of instances, and the objectives of their requests.
 
     ``serving``: those that serve now. While it is not known how a step grows with its requests, that many and more are
     taken to be enough for decoding, because nothing shows that they are not.
@@ -70,77 +78,68 @@ class GroupModel:
     step: StepTime
     slots_each: float
     serving: int
+    objectives: Objectives
 
-    def expected(self, load: GroupLoad, objectives: Objectives, instances: int) -> Expected:
+    def expected(self, load: GroupLoad, instances: int) -> Expected:
         """What requests get from so many instances."""
-        prefills = [(share, *self._prefill(length, objectives, instances)) for length, share in load.lengths]
-        mean_s = sum(share * work_s for share, work_s, _ in prefills)
+        prefills = [_Prefill(length, share, *self._prefill(length, instances)) for length, share in load.lengths]
+        mean_s = sum(each.share * each.work_s for each in prefills)
         busy = load.rate_per_s * mean_s / instances
         if busy >= 1:
             return Expected(instances, 0.0, 0.0, 0.0, overloaded=True)
-        token_s = objectives.tpot_ms / 1000
-        batch = self.step.batch(token_s * (1 - busy))
+        token_s = self.objectives.tpot_ms / 1000
         decode_s = max(0.0, load.output_tokens - 1) * token_s  # an answer may take as long as its objective allows
         decoding = load.rate_per_s * decode_s
         unproved = not self.step.slope_is_known and instances >= self.serving
+        batch = self.step.batch(token_s * (1 - busy))
         return Expected(
             instances,
-            self._prompts(load, objectives, instances, prefills, mean_s, self.step.mean_s),
+            self._prompts(load, instances, prefills, mean_s),
             1.0 if unproved else _stays_below(decoding, decoding, instances * batch),
-            self._memory(load, decode_s, instances),
+            self._memory(load, decoding, instances),
         )
 
-    def needed(self, load: GroupLoad, objectives: Objectives, most: int) -> Expected:
+    def needed(self, load: GroupLoad, most: int) -> Expected:
         """The fewest instances that keep the wanted attainment.
 
         If no number up to ``most`` does: the fewest of the best ones, or ``most`` if all are overloaded.
         """
         tried = []
         for instances in range(1, most + 1):
-            tried.append(self.expected(load, objectives, instances))
-            if tried[-1].attainment >= objectives.attainment:
+            tried.append(self.expected(load, instances))
+            if tried[-1].attainment >= self.objectives.attainment:
                 return tried[-1]
         enough = [each for each in tried if not each.overloaded]
         return max(enough, key=lambda each: each.attainment) if enough else tried[-1]
 
-    def _prefill(self, length: float, objectives: Objectives, instances: int) -> tuple[float, float]:
+    def _prefill(self, length: float, instances: int) -> tuple[float, float]:
         """(instance-seconds, seconds until its first token) of a prompt that is alone."""
-        patience_s = 0.5 * objectives.ttft_for(length) / 1000
+        patience_s = 0.5 * self.objectives.ttft_for(length) / 1000
         degrees = self.latency.degrees_up_to(min(instances, self.max_degree)) or [min(self.latency.by_degree)]
-        times = [(degree, self.latency.by_degree[degree].seconds(length, length * length)) for degree in degrees]
-        in_time = [each for each in times if each[1] <= patience_s]
-        degree, seconds = in_time[0] if in_time else min(times, key=lambda each: each[1])
+        times = [(self.latency.by_degree[degree].seconds(length, length * length), degree) for degree in degrees]
+        seconds, degree = next((each for each in times if each[0] <= patience_s), min(times))
         return degree * seconds, seconds
 
-    @staticmethod
-    def _prompts(
-        load: GroupLoad,
-        objectives: Objectives,
-        instances: int,
-        prefills: Sequence[tuple[float, float, float]],
-        mean_s: float,
-        step_s: float,
-    ) -> float:
-        squared = sum(share * work_s * work_s for share, work_s, _ in prefills)
+    def _prompts(self, load: GroupLoad, instances: int, prefills: list[_Prefill], mean_s: float) -> float:
+        squared = sum(each.share * each.work_s * each.work_s for each in prefills)
         scv = max(0.0, squared / (mean_s * mean_s) - 1) if mean_s > 0 else 0.0
         waits = erlang_c(instances, load.rate_per_s * mean_s)
         wait_s = delayed_wait_s(instances, load.rate_per_s, mean_s, load.arrival_scv, scv)
         kept = 0.0
-        for (length, share), (_, _, seconds) in zip(load.lengths, prefills, strict=True):
-            slack_s = objectives.ttft_for(length) / 1000 - seconds - step_s
+        for each in prefills:
+            slack_s = self.objectives.ttft_for(each.length) / 1000 - each.seconds - self.step.mean_s
             if slack_s >= 0:
-                kept += share * (1 - waits * math.exp(-slack_s / wait_s) if wait_s > 0 else 1.0)
+                kept += each.share * (1 - waits * math.exp(-slack_s / wait_s) if wait_s > 0 else 1.0)
         return kept
 
-    def _memory(self, load: GroupLoad, decode_s: float, instances: int) -> float:
+    def _memory(self, load: GroupLoad, decoding: float, instances: int) -> float:
         slots = instances * self.slots_each
         held = [(length + load.output_tokens / 2, share) for length, share in load.lengths]
-        fitting = [tokens for tokens, _ in held if tokens <= slots]
-        at_once = load.rate_per_s * decode_s
-        mean = at_once * sum(share * tokens for tokens, share in held)
-        variance = at_once * sum(share * tokens * tokens for tokens, share in held)
-        fits = sum(share for tokens, share in held if tokens <= slots)
-        return fits * _stays_below(mean, variance, slots - max(fitting, default=0.0))
+        fitting = [(tokens, share) for tokens, share in held if tokens <= slots]
+        mean = decoding * sum(share * tokens for tokens, share in held)
+        variance = decoding * sum(share * tokens * tokens for tokens, share in held)
+        room = slots - max((tokens for tokens, _ in fitting), default=0.0)
+        return sum(share for _, share in fitting) * _stays_below(mean, variance, room)
 
 
 def _stays_below(mean: float, variance: float, limit: float) -> float:

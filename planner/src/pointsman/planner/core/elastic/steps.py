@@ -3,6 +3,7 @@
 The manager adds up what the line needs (`pointsman_elastic_decode_sums_total`), so no single step is sent or kept.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,34 +31,33 @@ class StepTime:
         sums = self.sums
         if sums.steps <= 0 or sums.requests <= 0:
             return None
-        batch, seconds = sums.requests / sums.steps, sums.seconds / sums.steps
+        batch, variance = self._batch
         if not self.slope_is_known:
-            return 0.0, seconds / batch
-        variance = sums.requests_squared / sums.steps - batch * batch
-        slope = (sums.request_seconds / sums.steps - batch * seconds) / variance
-        slope = min(max(slope, 0.0), seconds / batch)
-        return seconds - slope * batch, slope
+            return 0.0, self.mean_s / batch
+        slope = (sums.request_seconds / sums.steps - batch * self.mean_s) / variance
+        slope = min(max(slope, 0.0), self.mean_s / batch)
+        return self.mean_s - slope * batch, slope
 
     @property
     def mean_s(self) -> float:
-        """Seconds of a step; 0 before one was measured."""
-        return self.sums.seconds / self.sums.steps if self.sums.steps > 0 else 0.0
+        """Seconds of a step."""
+        return self.sums.seconds / self.sums.steps
 
     @property
     def slope_is_known(self) -> bool:
         """Whether the batches differed enough, by a fifth of their mean."""
-        sums = self.sums
-        if sums.steps <= 0:
-            return False
-        batch = sums.requests / sums.steps
-        return sums.requests_squared / sums.steps - batch * batch >= (0.2 * batch) ** 2
+        batch, variance = self._batch
+        return variance >= (0.2 * batch) ** 2
+
+    @property
+    def _batch(self) -> tuple[float, float]:
+        """Mean and variance of the requests in a step."""
+        mean = self.sums.requests / self.sums.steps
+        return mean, self.sums.requests_squared / self.sums.steps - mean * mean
 
     def batch(self, seconds: float) -> float:
         """Requests in a step of so many seconds."""
-        line = self.line
-        if line is None:
-            return 0.0
-        fixed, each = line
+        fixed, each = self.line or (math.inf, 0.0)
         if fixed >= seconds:
             return 0.0
         return min(1024.0, (seconds - fixed) / each) if each > 0 else 1024.0

@@ -47,9 +47,13 @@ class GroupObservation:
     @property
     def starting(self) -> int:
         """Instances that load the model and are expected to serve."""
-        return sum(
-            each.condition is WorkerCondition.STARTING and each.name not in self.stuck for each in self.instances
-        )
+        starting = [each.name for each in self.instances if each.condition is WorkerCondition.STARTING]
+        return sum(name not in self.stuck for name in starting)
+
+    @property
+    def waiting(self) -> float:
+        """Requests that the manager has not begun; 0 where that is not known."""
+        return self.manager.waiting if self.manager else 0.0
 
 
 @dataclass(frozen=True, slots=True)

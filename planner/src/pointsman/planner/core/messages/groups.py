@@ -1,5 +1,6 @@
 """What a decision about an elastic group does, and why."""
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -15,11 +16,10 @@ def _keep(instances: int, attainment: float) -> str:
     return f"{do(instances, 'keep')} {attainment:.0%} of requests within the objectives"
 
 
-METRICS_NEVER_READ: Final = "the metrics of a gateway or of the manager were never read, so nothing is changed"
-
-
 def metrics_stale(age_s: float) -> str:
-    """Of the oldest page."""
+    """``age_s``: of the oldest page, infinite where one was never read."""
+    if math.isinf(age_s):
+        return "the metrics of a gateway or of the manager were never read, so nothing is changed"
     return f"the metrics are {age_s:.0f} s old, so nothing is changed"
 
 
@@ -35,14 +35,10 @@ NO_PREFILL: Final = "no prefill has been measured yet"
 NO_STEP: Final = "no decode step has been measured yet"
 
 
-def too_few(now: int, targets: int, attainment: float) -> str:
-    """Instances are started."""
-    return f"{now} {are(now)} too few: {_instances(targets)} {_keep(targets, attainment)}"
-
-
-def most_allowed(message: str, goal: float) -> str:
-    """The number is limited."""
-    return f"{message}, the most that the bounds and the budget allow (objective: {goal:.0%})"
+def too_few(now: int, targets: int, attainment: float, goal: float) -> str:
+    """Instances are started, as many as allowed where those miss the ``goal``."""
+    limit = f", the most that the bounds and the budget allow (objective: {goal:.0%})" if attainment < goal else ""
+    return f"{now} {are(now)} too few: {_instances(targets)} {_keep(targets, attainment)}{limit}"
 
 
 def not_enough(now: int, attainment: float, goal: float) -> str:
