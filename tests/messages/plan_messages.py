@@ -11,7 +11,7 @@ from typing import Final
 from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.planner.core.encode.decision import add_encode_decision, shared
 from pointsman.planner.core.encode.queue import EncodeQueue
-from pointsman.planner.core.encode.target import EncodeMemory, EncodeTarget
+from pointsman.planner.core.encode.target import EncodeTarget
 from pointsman.planner.core.layout.choose import layout
 from pointsman.planner.core.layout.stuck_starts import add_stuck_workers
 from pointsman.planner.core.messages import decisions
@@ -46,7 +46,7 @@ def plan_messages() -> Iterator[str]:
             state, decision = layout(state, observation, shares.policy, 100.0, shares.wanted, point())
         yield from _with_more(draw, decision, observation, policy)
         if policy.encode is not None:
-            more = add_encode_decision(decision, EncodeMemory(), observation, policy, encode, shares)
+            more = add_encode_decision(decision, observation, policy, shares)
             yield from _with_more(draw, more, observation, policy)
 
 
@@ -101,6 +101,6 @@ def _encode(draw: random.Random) -> EncodeTarget:
     needed_now, needed = draw.randint(1, 4), draw.randint(1, 4)
     queue = EncodeQueue(images=1.0, images_scv=0.0, image_s=0.1, room_s=1.0, ttft_s=1.5)
     return EncodeTarget(
-        workers=needed, needed_now=needed_now, needed=needed, busy=needed - 0.5, rate_per_s=5.0, ahead_per_s=5.0,
-        queue=queue, share=0.5, mean_s=0.3, kept=1.0, kept_if_executed=1.0,
+        workers=needed, stuck=0, needed_now=needed_now, needed=needed, busy=needed - 0.5, rate_per_s=5.0, queue=queue,
+        share=0.5, mean_s=0.3, kept=1.0, kept_if_executed=1.0,
     )  # fmt: skip

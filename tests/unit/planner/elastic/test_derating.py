@@ -8,6 +8,7 @@ import pytest
 
 from pointsman.planner.core.elastic.derating import LEAST, Margin
 from pointsman.planner.core.hysteresis import more_than_enough
+from pointsman.planner.core.types import Load, Objectives, Observation, Policy, RoutingNumbers, Service
 
 LOOK_S = 2.5
 ANSWER_S = 4.0
@@ -15,10 +16,19 @@ WAITS = int(3 * ANSWER_S / LOOK_S)  # looks, until nothing that began before is 
 GOAL = 0.95
 
 
+def observed(
+    margin: Margin, attainment: float, requests: float, window_s: float, goal: float, now_s: float, answer_s: float
+) -> Margin:
+    """With a window of so many requests, in which the group was large enough by the model."""
+    load, service = Load(requests / window_s), Service(ttft_attainment=attainment, tpot_attainment=1.0)
+    seen = Observation(now_s, window_s, 0.0, (), RoutingNumbers(0, 0), load, service)
+    return margin.observe(seen, Policy(objectives=Objectives(attainment=goal)), answer_s, now_s)
+
+
 def after(attainment: float, windows: int, margin: Margin | None = None, from_s: float = 0.0) -> Margin:
     margin = margin or Margin()
     for window in range(windows):
-        margin = margin.observe(attainment, 20, LOOK_S, GOAL, from_s + LOOK_S * window, ANSWER_S)
+        margin = observed(margin, attainment, 20, LOOK_S, GOAL, from_s + LOOK_S * window, ANSWER_S)
     return margin
 
 
@@ -33,7 +43,7 @@ def test_chance_is_not_taken_for_a_model_that_is_wrong(requests: int) -> None:
         rng, margin = random.Random(seed), Margin()
         for window in range(1440):
             in_time = sum(rng.random() < GOAL + 0.01 for _ in range(requests)) / requests
-            margin = margin.observe(in_time, requests, LOOK_S, GOAL, LOOK_S * window, ANSWER_S)
+            margin = observed(margin, in_time, requests, LOOK_S, GOAL, LOOK_S * window, ANSWER_S)
         assert margin.share > 0.93, seed
 
 
@@ -68,7 +78,7 @@ def test_a_shortage_that_is_over_leaves_no_lesson(step_ms: float) -> None:
     for window in range(60):
         until_s = LOOK_S * (window + 1)
         inside = [in_time for end_s, in_time in ended if until_s - LOOK_S <= end_s < until_s]
-        margin = margin.observe(sum(inside) / len(inside), len(inside), LOOK_S, GOAL, until_s, 300 * 0.04)
+        margin = observed(margin, sum(inside) / len(inside), len(inside), LOOK_S, GOAL, until_s, 300 * 0.04)
     assert margin.share > 0.98
 
 
@@ -80,7 +90,7 @@ def changes(hours: float, enough: int) -> list[tuple[float, int]]:
     margin, instances, found = Margin(), 5, []
     for look in range(int(hours * 360)):
         now_s, attainment = 10.0 * look, 1.0 if instances >= enough else 0.8
-        margin = margin.observe(attainment, 80, 10.0, GOAL, now_s, ANSWER_S)
+        margin = observed(margin, attainment, 80, 10.0, GOAL, now_s, ANSWER_S)
         needed = math.ceil(4.8 / margin.share)
         if needed != instances:
             found.append((now_s, needed))
@@ -104,7 +114,7 @@ def test_what_proved_necessary_is_tried_without_ever_more_seldom() -> None:
 def test_there_is_more_than_enough_above_every_goal(goal: float) -> None:
     margin = Margin(0.8)
     for window in range(1000):
-        margin = margin.observe(1.0, 20, LOOK_S, goal, LOOK_S * window, ANSWER_S)
+        margin = observed(margin, 1.0, 20, LOOK_S, goal, LOOK_S * window, ANSWER_S)
     assert margin.share == 1.0
     assert goal < more_than_enough(goal) < 1
 
@@ -112,9 +122,9 @@ def test_there_is_more_than_enough_above_every_goal(goal: float) -> None:
 def test_what_is_learned_does_not_depend_on_how_often_is_looked() -> None:
     often, seldom = Margin(), Margin()
     for look in range(24):
-        often = often.observe(0.8, 20, 2.5, GOAL, 2.5 * look, 0.1)
+        often = observed(often, 0.8, 20, 2.5, GOAL, 2.5 * look, 0.1)
     for look in range(6):
-        seldom = seldom.observe(0.8, 80, 10, GOAL, 10.0 * look, 0.1)
+        seldom = observed(seldom, 0.8, 80, 10, GOAL, 10.0 * look, 0.1)
     assert LEAST < seldom.share == pytest.approx(often.share, abs=0.05)
 
 
@@ -133,7 +143,7 @@ def test_few_answers_after_each_interruption_prove_nothing(requests: int, window
             if window % int(600 / window_s) == 0:
                 margin = margin.interrupted()
             in_time = sum(rng.random() < 0.975 for _ in range(requests)) / requests
-            margin = margin.observe(in_time, requests, window_s, GOAL, window_s * window, ANSWER_S)
+            margin = observed(margin, in_time, requests, window_s, GOAL, window_s * window, ANSWER_S)
             total += margin.share
         assert total / (86400 / window_s) > 0.98, seed
 
@@ -142,7 +152,7 @@ def test_after_days_less_is_still_tried_every_few_hours() -> None:
     margin, falls = Margin(), []
     for window in range(3 * 8640):
         before = margin.share
-        margin = margin.observe(1.0 if before < 0.95 else 0.5, 80, 10, GOAL, 10.0 * window, ANSWER_S)
+        margin = observed(margin, 1.0 if before < 0.95 else 0.5, 80, 10, GOAL, 10.0 * window, ANSWER_S)
         if margin.share < before:
             falls.append(10.0 * window)
     tries = [later - sooner for sooner, later in itertools.pairwise(falls) if later - sooner > 60]
@@ -151,4 +161,4 @@ def test_after_days_less_is_still_tried_every_few_hours() -> None:
 
 def test_a_look_after_a_long_gap_is_taken_for_a_few_looks() -> None:
     margin = after(0.8, WAITS + 3)
-    assert margin.observe(0.5, 20, 600, GOAL, 1000, ANSWER_S).share > margin.share * 0.94
+    assert observed(margin, 0.5, 20, 600, GOAL, 1000, ANSWER_S).share > margin.share * 0.94

@@ -100,7 +100,7 @@ def decide(
         state, decision = layout(state, counted, within, now_s, wanted, point)
         decision = _awaiting(add_stuck_workers(decision, observation, counted, policy), observation)
         state, decision = withdrawal(state, decision, observation, policy)
-    decision = add_encode_decision(decision, state.encode, observation, policy, encode, shares)
+    decision = add_encode_decision(decision, observation, policy, shares)
     decision = without_removals(decision, observation, policy)
     return state, _with_routing(decision, routing, policy), next_tick
 

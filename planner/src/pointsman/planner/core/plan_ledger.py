@@ -74,14 +74,12 @@ def _too_soon(plans: Iterable[Plan], layout: tuple[int, ...], policy: PlannerPol
     return -retry_s <= passed_s < wait_s  # an end far ahead is a wall clock that was set back: it is not waited for
 
 
-def asked_of_a_person(plans: Iterable[Plan]) -> Plan | None:
+def asked_of_a_person(plans: Sequence[Plan]) -> Plan | None:
     """The newest plan that changes the layout, if it awaits approval and was not withdrawn."""
-    known = list(plans)
-    newest = max((plan for plan in known if plan.spec.changes_layout), key=_sequence, default=None)
-    if newest is None or not awaits_approval(newest):
+    newest = max((plan for plan in plans if plan.spec.changes_layout), key=_sequence, default=None)
+    if newest is None or any(plan.spec.withdraws == newest.metadata.name for plan in plans):
         return None
-    withdrawn = any(plan.spec.withdraws == newest.metadata.name for plan in known)
-    return None if withdrawn else newest
+    return newest if awaits_approval(newest) else None
 
 
 def awaits_approval(plan: Plan) -> bool:

@@ -56,10 +56,8 @@ def turning_points(
     if load is None or load.arrivals_per_s <= 0:
         return None
     # Without the guards that only delay: the question is what is decided, not when.
-    calm = replace(
-        with_pods_start(policy, observation.pods_start_s),
-        scale_in_stabilization_s=0.0, min_dwell_s=0.0, opposite_after_s=0.0, seasonal=False,
-    )  # fmt: skip
+    calm = with_pods_start(policy, observation.pods_start_s)
+    calm = replace(calm, scale_in_stabilization_s=0.0, min_dwell_s=0.0, opposite_after_s=0.0, seasonal=False)
     growing, shrinking = replace(calm, scale_in=False), replace(calm, scale_out=False, role_switch=False)
 
     def turn(allowed: Policy, widest: float, *fields: str) -> TurningPoint | None:
@@ -112,14 +110,8 @@ def _turn(decided: Callable[[float], Decision | None], present: float | None, wi
 
 def _settled(state: State, observation: Observation, policy: Policy, base: PerformanceModel | None) -> Decision | None:
     """The first decision that changes the layout once the load has settled; None if it stays."""
-    settled = replace(
-        observation,
-        age_s=0.0,
-        workers=tuple(_serving(worker) for worker in observation.workers),
-        service=None,
-        samples=(),
-        awaiting_approval=None,
-    )
+    workers = tuple(_serving(worker) for worker in observation.workers)
+    settled = replace(observation, age_s=0.0, workers=workers, service=None, samples=(), awaiting_approval=None)
     # Steady from the start: what the way there would do to the forecast is not the question.
     # Workers that are taken as arrived have not shown how long a start takes.
     leads = replace(state.leads, starting=())

@@ -51,11 +51,12 @@ def decide(
     model = _model(state, observation, policy)
     forecaster = state.forecaster
     if forecaster.trend is None or isinstance(model, str) or state.lengths.prompt_tokens is None:
-        missing = model if isinstance(model, str) else groups.NO_REQUEST
-        return state, _stays(observation, Reason.NOT_ENOUGH_DATA, groups.not_known(missing))
+        why = model if isinstance(model, str) else groups.NO_REQUEST
+        return state, _stays(observation, Reason.NOT_ENOUGH_DATA, why)
+    waiting = observation.manager.waiting if observation.manager else 0.0
     expected_per_s = forecaster.expected(lead_s + policy.interval_s, policy.tuning)
     # Waiting requests are to be computed by the time that a new instance would serve.
-    rate_per_s = expected_per_s + observation.waiting / max(lead_s, seen.window_s)
+    rate_per_s = expected_per_s + waiting / max(lead_s, seen.window_s)
     load = GroupLoad(
         rate_per_s=rate_per_s / state.margin.share,
         lengths=state.lengths.shares,
@@ -69,14 +70,17 @@ def decide(
     recent = tuple(each for each in state.wanted if each[0] > now_s - stable_s)
     # While some gateways are not read, their requests may need the instances that are there.
     wanted = max(needed.instances, observation.desired if seen.unread_gateways else 0)
-    margin = _margin(state.margin, observation, policy, needed.instances, load.output_tokens, now_s)
+    margin = state.margin.interrupted()
+    if needed.instances <= observation.serving and not seen.unread_gateways:
+        answer_s = load.output_tokens * policy.objectives.tpot_ms / 1000
+        margin = state.margin.observe(seen, policy, answer_s, now_s)
     state = replace(state, wanted=(*recent, (now_s, wanted)), margin=margin)
     decision = _chosen(state, observation, policy, bounds, needed, stable_s)
     if observation.stuck:
         decision = replace(decision, message=groups.stuck_instances(decision.message, sorted(observation.stuck)))
     decision = replace(
         decision,
-        inputs=_inputs(state, observation, model, load, needed, expected_per_s, lead_s),
+        inputs=_inputs(state, model, load, needed, waiting, expected_per_s, lead_s),
         alternatives=_alternatives(model, load, decision, bounds.most, lead_s, observation),
     )
     return _awaiting(state, unwanted_s, decision, observation, policy)
@@ -110,21 +114,6 @@ def _model(state: GroupState, observation: GroupObservation, policy: Policy) -> 
     return GroupModel(observation.latency, observation.max_degree, state.steps, slots_each, serving, objectives)
 
 
-def _margin(
-    margin: Margin, observation: GroupObservation, policy: Policy, needed: int, output_tokens: float, now_s: float
-) -> Margin:
-    """Attainments show whether instances do what the model says; see `derating.py`."""
-    seen, objectives = observation.seen, policy.objectives
-    if needed > observation.serving or seen.unread_gateways:
-        return margin.interrupted()
-    shares = (seen.service.ttft_attainment, seen.service.tpot_attainment) if seen.service else (None, None)
-    if seen.load is None or shares[0] is None or shares[1] is None or seen.old_pages:
-        return margin  # no request ended in this window, or a part of it was judged before
-    requests, answer_s = seen.load.arrivals_per_s * seen.window_s, output_tokens * objectives.tpot_ms / 1000
-    goal, tuning = objectives.attainment, policy.tuning
-    return margin.observe(shares[0] * shares[1], requests, seen.window_s, goal, now_s, answer_s, tuning)
-
-
 def _chosen(
     state: GroupState, observation: GroupObservation, policy: Policy, bounds: Bounds, needed: Expected, stable_s: float
 ) -> GroupDecision:
@@ -139,14 +128,11 @@ def _chosen(
         return GroupDecision(Reason.INSTANCES_SHORT, message, wanted, changes_layout=True)
     if keeps < goal and wanted == now:
         return _stays(observation, Reason.UNSATISFIABLE, groups.not_enough(now, keeps, goal))
-    if wanted > now:
-        return _stays(observation, Reason.STEADY, groups.no_scale_out(wanted))
     if highest < now and policy.scale_in and not observation.starting and not observation.seen.unread:
         (first_s, _), (last_s, _) = state.wanted[0], state.wanted[-1]
         if last_s - first_s >= 0.9 * stable_s:  # there were looks in most of that time
             return GroupDecision(Reason.SPARE_CAPACITY, groups.spare(highest, stable_s), highest, changes_layout=True)
-    message = groups.waiting(wanted) if wanted < now else groups.steady(wanted, keeps)
-    return _stays(observation, Reason.STEADY, message)
+    return _stays(observation, Reason.STEADY, groups.unchanged(now, wanted, keeps))
 
 
 def _with_stuck(working: int, stuck: frozenset[str]) -> int:
@@ -162,7 +148,7 @@ def _stays(observation: GroupObservation, reason: Reason, message: str) -> Group
 
 
 def _inputs(
-    state: GroupState, observation: GroupObservation, model: GroupModel, load: GroupLoad, needed: Expected,
+    state: GroupState, model: GroupModel, load: GroupLoad, needed: Expected, waiting: float,
     expected_per_s: float, lead_s: float,
 ) -> tuple[tuple[str, float], ...]:  # fmt: skip
     fixed_s, each_s = model.step.line or (0.0, 0.0)
@@ -174,7 +160,7 @@ def _inputs(
         ("stepSeconds", fixed_s),
         ("stepSecondsPerRequest", each_s),
         ("slotsPerInstance", model.slots_each),
-        ("waitingRequests", observation.waiting),
+        ("waitingRequests", waiting),
         ("instancesNeeded", float(needed.instances)),
         ("expectedPrompts", needed.prompts),
         ("expectedTokens", needed.tokens),
@@ -193,12 +179,7 @@ def _alternatives(
     around = range(max(1, chosen - 2), min(most, chosen + 2) + 1)
     for instances in sorted({chosen, now, *around}, key=lambda number: (number != chosen, number)):
         kept = model.expected(load, instances).attainment
-        if instances == chosen:
-            why = ""
-        elif kept < goal:
-            why = groups.keeps_fewer(goal)
-        else:
-            why = groups.enough(chosen) if instances > chosen else groups.NEEDED_RECENTLY
+        why = "" if instances == chosen else groups.rejected(instances, chosen, kept, goal)
         action = "stay" if instances == now else "scale-out" if instances > now else "scale-in"
         starts_s, gpus = lead_s if instances > now else 0.0, instances * observation.gpus_each
         found.append(Alternative(0, 0, gpus, kept, starts_s, action, why, instances=instances))

@@ -20,7 +20,7 @@ The expected attainment is the product of the three shares.
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Final, NamedTuple
+from typing import Final
 
 from pointsman.planner.core.elastic.steps import StepTime
 from pointsman.planner.core.sizing.queueing import delayed_wait_s, erlang_c
@@ -28,6 +28,8 @@ from pointsman.planner.core.types import Objectives
 from pointsman.serving.elastic.latency_model import LatencyModel
 
 _NORMAL: Final = NormalDist()
+_Prefill = tuple[float, float, float]
+"""Of the prompts of one length: the share of requests, instance-seconds, and how long one may wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +58,6 @@ class Expected:
         return self.prompts * self.tokens * self.memory
 
 
-class _Prefill(NamedTuple):
-    """Prompts of one length: instance-seconds of one that is alone, and seconds until its first token."""
-
-    length: float
-    share: float  # of all requests
-    work_s: float
-    seconds: float
-
-
 @dataclass(frozen=True, slots=True)
 class GroupModel:
     """What is known of the speed and the memory of instances, and the objectives of their requests.
@@ -82,8 +75,8 @@ class GroupModel:
 
     def expected(self, load: GroupLoad, instances: int) -> Expected:
         """What requests get from so many instances."""
-        prefills = [_Prefill(length, share, *self._prefill(length, instances)) for length, share in load.lengths]
-        mean_s = sum(each.share * each.work_s for each in prefills)
+        prefills = [(share, *self._prefill(length, instances)) for length, share in load.lengths]
+        mean_s = sum(share * work_s for share, work_s, _ in prefills)
         busy = load.rate_per_s * mean_s / instances
         if busy >= 1:
             return Expected(instances, 0.0, 0.0, 0.0, overloaded=True)
@@ -113,24 +106,19 @@ class GroupModel:
         return max(enough, key=lambda each: each.attainment) if enough else tried[-1]
 
     def _prefill(self, length: float, instances: int) -> tuple[float, float]:
-        """(instance-seconds, seconds until its first token) of a prompt that is alone."""
-        patience_s = 0.5 * self.objectives.ttft_for(length) / 1000
+        """(instance-seconds of a prompt, how long it may wait; below 0: it is late even if it is alone)."""
+        ttft_s = self.objectives.ttft_for(length) / 1000
         degrees = self.latency.degrees_up_to(min(instances, self.max_degree)) or [min(self.latency.by_degree)]
         times = [(self.latency.by_degree[degree].seconds(length, length * length), degree) for degree in degrees]
-        seconds, degree = next((each for each in times if each[0] <= patience_s), min(times))
-        return degree * seconds, seconds
+        seconds, degree = next((each for each in times if each[0] <= 0.5 * ttft_s), min(times))
+        return degree * seconds, ttft_s - seconds - self.step.mean_s
 
     def _prompts(self, load: GroupLoad, instances: int, prefills: list[_Prefill], mean_s: float) -> float:
-        squared = sum(each.share * each.work_s * each.work_s for each in prefills)
+        squared = sum(share * work_s * work_s for share, work_s, _ in prefills)
         scv = max(0.0, squared / (mean_s * mean_s) - 1) if mean_s > 0 else 0.0
         waits = erlang_c(instances, load.rate_per_s * mean_s)
-        wait_s = delayed_wait_s(instances, load.rate_per_s, mean_s, load.arrival_scv, scv)
-        kept = 0.0
-        for each in prefills:
-            slack_s = self.objectives.ttft_for(each.length) / 1000 - each.seconds - self.step.mean_s
-            if slack_s >= 0:
-                kept += each.share * (1 - waits * math.exp(-slack_s / wait_s) if wait_s > 0 else 1.0)
-        return kept
+        wait_s = max(1e-9, delayed_wait_s(instances, load.rate_per_s, mean_s, load.arrival_scv, scv))
+        return sum(share * (1 - waits * math.exp(-slack_s / wait_s)) for share, _, slack_s in prefills if slack_s >= 0)
 
     def _memory(self, load: GroupLoad, decoding: float, instances: int) -> float:
         slots = instances * self.slots_each

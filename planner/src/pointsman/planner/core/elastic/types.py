@@ -50,11 +50,6 @@ class GroupObservation:
         starting = [each.name for each in self.instances if each.condition is WorkerCondition.STARTING]
         return sum(name not in self.stuck for name in starting)
 
-    @property
-    def waiting(self) -> float:
-        """Requests that the manager has not begun; 0 where that is not known."""
-        return self.manager.waiting if self.manager else 0.0
-
 
 @dataclass(frozen=True, slots=True)
 class GroupDecision:
@@ -67,6 +62,7 @@ class GroupDecision:
     withdraws: bool = False
     inputs: tuple[tuple[str, float], ...] = ()
     alternatives: tuple[Alternative, ...] = ()
+    switches: tuple[Switch, ...] = ()  # instances have no roles
 
     @property
     def target(self) -> tuple[int, ...]:
@@ -81,8 +77,3 @@ class GroupDecision:
     def without_change(self, now: tuple[int, ...]) -> "GroupDecision":
         """Without the change of the layout, which stays ``now``: (instances,)."""
         return replace(self, instances=now[0], changes_layout=False)
-
-    @property
-    def switches(self) -> tuple[Switch, ...]:
-        """Instances have no roles."""
-        return ()

@@ -7,7 +7,7 @@ loses a worker for less than a twentieth more.
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pointsman.planner.core.encode.target import EncodeMemory, EncodeTarget
+from pointsman.planner.core.encode.target import EncodeTarget
 from pointsman.planner.core.messages import encoders
 from pointsman.planner.core.sizing.pool_targets import Targets
 from pointsman.planner.core.types import Decision, Layout, Observation, Policy, Reason, WorkerCondition
@@ -17,9 +17,11 @@ _QUIET: Final = (Reason.STEADY, Reason.THRESHOLD, Reason.FLOW_CONTROL)
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """``encode``: workers it may have; ``policy`` and ``wanted``: what is left to prefill and decode; ``scarce``: the
-    budget is less than all of them need; ``taken_from``: what these two wanted, where they give workers away for it."""
+    """``target``: of the encode pool; ``encode``: workers it may have; ``policy`` and ``wanted``: what is left to
+    prefill and decode; ``scarce``: the budget is less than all pools need; ``taken_from``: what prefill and decode
+    wanted, where they give workers to the encode pool."""
 
+    target: EncodeTarget | None
     encode: int
     policy: Policy
     wanted: Targets
@@ -35,18 +37,16 @@ def there(observation: Observation) -> int:
 def shared(target: EncodeTarget | None, observation: Observation, policy: Policy, wanted: Targets) -> Shares:
     """The budget's parts. What an encode worker takes is never given to another before it is gone."""
     if policy.encode is None:
-        return Shares(0, policy, wanted)
-    each, encodes = observation.gpus_each, _gpus_each(observation)
-    encode, others = there(observation) if target is None else target.workers, wanted.prefill + wanted.decode
-    scarce = target is not None and encode * encodes + others * each > policy.max_gpus
-    taken_from = None
+        return Shares(target, 0, policy, wanted)
+    encodes, others = _gpus_each(observation), Layout(wanted.prefill, wanted.decode)
+    encode = there(observation) if target is None else target.workers
+    scarce, left = encode * encodes + others.total * observation.gpus_each > policy.max_gpus, wanted
     if target is not None and scarce:
-        encode, others = _split(target, observation, policy, wanted)
-        wanted = _within(others, observation, before := wanted)
-        taken_from = None if wanted is before else Layout(before.prefill, before.decode)
+        encode, workers = _split(target, observation, policy, wanted)
+        left = _within(workers, observation, wanted)
     taken = encodes * max(encode, len(observation.encode_workers))
     rest = replace(policy, max_gpus=policy.max_gpus - taken, min_gpus=max(0, policy.min_gpus - taken))
-    return Shares(encode, rest, wanted, scarce, taken_from)
+    return Shares(target, encode, rest, left, scarce, None if left is wanted else others)
 
 
 def _split(target: EncodeTarget, observation: Observation, policy: Policy, wanted: Targets) -> tuple[int, int]:
@@ -83,59 +83,40 @@ def keep_encode_pool(decision: Decision, observation: Observation, policy: Polic
     return decision if policy.encode is None else replace(decision, encode=asked or None)
 
 
-def add_encode_decision(
-    decision: Decision,
-    memory: EncodeMemory,
-    observation: Observation,
-    policy: Policy,
-    target: EncodeTarget | None,
-    shares: Shares,
-) -> Decision:
+def add_encode_decision(decision: Decision, observation: Observation, policy: Policy, shares: Shares) -> Decision:
     """The decision with the replicas that encode, the numbers behind them, and words for both."""
     if policy.encode is None:
         return decision
-    has = there(observation)
+    has, target = there(observation), shares.target
     if target is None:
         message = encoders.unchanged(decision.message, has > 0)
         return keep_encode_pool(replace(decision, message=message), observation, policy)
     # What prefill and decode have or get in this decision is theirs; the rest of the budget is for more that encode.
     left = policy.max_gpus - (decision.prefill + decision.decode) * observation.gpus_each
-    stuck = len(memory.leads.stuck(observation.at_s, policy.start_s, policy.tuning))
     active = sum(w.condition is WorkerCondition.ACTIVE for w in observation.encode_workers)
     # Others start in the place of the stuck ones, which are given up when those serve.
-    asked = shares.encode + (stuck if active < max(shares.encode, target.needed) else 0)
+    asked = shares.encode + (target.stuck if active < max(shares.encode, target.needed) else 0)
     most = max(min(asked, has), left // _gpus_each(observation))
     encode = min(asked, most, max(policy.encode.most, shares.encode))
     before = has if observation.encode_replicas is None else observation.encode_replicas
-    need = _need(target, has, stuck)
-    only = encode != before and not decision.changes_layout
+    need = encoders.need(max(target.needed_now, target.workers), has, target.stuck)
+    changes = encode != before
+    only = changes and not decision.changes_layout
     message = encoders.with_need(decision.message, "" if only else need, target.ttft_share)
-    reason, short = decision.reason, target.needed_now > has
+    reason = decision.reason
     if shares.scarce:
         message = encoders.scarce(message, policy.max_gpus)
     if shares.taken_from is not None and decision.changes_layout:
         reason = Reason.UNSATISFIABLE
         message = encoders.taken(shares.taken_from, need, policy.max_gpus, decision.layout)
-    elif encode != before and not decision.changes_layout and not decision.withdraws:
+    elif only and not decision.withdraws:
         reason = Reason.ENCODE_SHORT if encode > before else Reason.SPARE_CAPACITY
-    elif short and encode <= has and reason in _QUIET:
+    elif encode <= has < target.needed_now and reason in _QUIET:
         reason = Reason.UNSATISFIABLE
-    if only:
-        message = encoders.only_scaled(message, before, encode, need)
-    elif encode != before:
-        message = encoders.scaled(message, before, encode)
-    return replace(
-        decision,
-        reason=reason,
-        message=message,
-        encode=encode,
-        changes_encode=encode != before,
-        inputs=(*decision.inputs, *_inputs(target, has)),
-    )
-
-
-def _need(target: EncodeTarget, has: int, stuck: int) -> str:
-    return encoders.need(max(target.needed_now, target.workers), has, stuck)
+    if changes:
+        message = encoders.scaled(message, before, encode, need if only else "")
+    inputs = (*decision.inputs, *_inputs(target, has))
+    return replace(decision, reason=reason, message=message, encode=encode, changes_encode=changes, inputs=inputs)
 
 
 def _inputs(target: EncodeTarget, has: int) -> tuple[tuple[str, float], ...]:

@@ -93,10 +93,9 @@ class EncodeQueue:
         for workers in range(1, most):
             if rate_per_s * self.work_s > self.tuning.max_prefill_utilization * workers:
                 continue
-            patience_s = self.patience_s(rate_per_s, workers)
-            if reachable and patience_s < least_s:
-                continue
-            if self.late_share(rate_per_s, arrival_scv, workers, max(patience_s, least_s)) <= late:
+            patience_s = self.patience_s(rate_per_s, workers) if reachable else least_s
+            late_share = self.late_share(rate_per_s, arrival_scv, workers, patience_s)
+            if least_s <= patience_s and late_share <= late:
                 return workers
         return most
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pointsman.api.protocol.names import Role
 from pointsman.planner.core.encode.queue import EncodeQueue
 from pointsman.planner.core.engine.startup_time import Leads
-from pointsman.planner.core.sizing.demand import Pool, is_sudden, last_fall_s, late_share
+from pointsman.planner.core.sizing.demand import is_sudden, last_fall_s, late_share
 from pointsman.planner.core.sizing.operating_point import OperatingPoint
 from pointsman.planner.core.sizing.pool_targets import Needs, Patience
 from pointsman.planner.core.tuning import SHIPPED, Tuning
@@ -36,10 +36,9 @@ class Images:
         if self.mean is None:
             return Images(requests, images, squared, images, squared)
         few, count = 60.0, min(self.requests + requests, 600.0)
-        weight, quick = min(1.0, requests / count), min(1.0, requests / few)
-        mean, squares = self.mean + weight * (images - self.mean), self.squared + weight * (squared - self.squared)
-        recent = self.recent + quick * (images - self.recent)
-        recent_squared = self.recent_squared + quick * (squared - self.recent_squared)
+        mean, squares = (_faded(*of, requests / count) for of in ((self.mean, images), (self.squared, squared)))
+        recent = _faded(self.recent, images, requests / few)
+        recent_squared = _faded(self.recent_squared, squared, requests / few)
         variance = max(squares - mean * mean, (LEAST_SPREAD * mean) ** 2)
         error = math.sqrt(variance / (2 * few))  # of a mean that fades
         certain = max(tuning.length_change_sigmas * error, tuning.min_length_change * mean)
@@ -51,6 +50,10 @@ class Images:
     def scv(self) -> float:
         """Squared coefficient of variation."""
         return max(0.0, self.squared / (self.mean * self.mean) - 1) if self.mean is not None else 0.0
+
+
+def _faded(before: float, seen: float, weight: float) -> float:
+    return before + min(1.0, weight) * (seen - before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,27 +89,14 @@ class EncodeMemory:
         """From a decision until a worker started for it serves."""
         return self.leads.lead_s(policy.start_s) + policy.interval_s
 
-    def queue(self, point: OperatingPoint) -> EncodeQueue | None:
-        """What requests with images ask of the pool; None: not measured yet."""
-        if self.images.mean is None or self.log_image_ms is None:
-            return None
-        return EncodeQueue(
-            images=self.images.mean,
-            images_scv=self.images.scv,
-            image_s=math.exp(self.log_image_ms) / 1000,
-            room_s=point.room_s,
-            ttft_s=point.ttft_s,
-            tuning=point.tuning,
-        )
-
     def _measured(self, load: EncodeLoad, requests: float, tuning: Tuning) -> "EncodeMemory":
         images, log_ms = self.images, self.log_image_ms
         if load.images is not None and load.squared_images is not None and requests > 0:
             images = images.observe(max(1.0, load.images), max(1.0, load.squared_images), requests, tuning)
         if load.image_ms is not None and load.image_ms > 0:
             seen = math.log(load.image_ms)
-            weight = min(1.0, max(1.0, requests * (load.images or 1.0)) / tuning.memory_requests)
-            log_ms = seen if log_ms is None else log_ms + weight * (seen - log_ms)
+            encoded = max(1.0, requests * (load.images or 1.0))
+            log_ms = seen if log_ms is None else _faded(log_ms, seen, encoded / tuning.memory_requests)
         return replace(self, images=images, log_image_ms=log_ms)
 
 
@@ -116,11 +106,11 @@ class EncodeTarget:
     images."""
 
     workers: int
+    stuck: int  # workers that start and that nobody should wait for
     needed_now: int
     needed: int  # when a worker started now would serve
     busy: float  # … without rounding and waiting
     rate_per_s: float
-    ahead_per_s: float
     queue: EncodeQueue
     share: float  # of all requests that have images
     mean_s: float  # from arrival to the last embedding, by the pool that is wanted; mean over requests with images
@@ -136,62 +126,52 @@ class EncodeTarget:
 def target(
     memory: EncodeMemory, observation: Observation, policy: Policy, point: OperatingPoint, all_per_s: float
 ) -> tuple[EncodeMemory, EncodeTarget | None]:
-    """What is wanted of ``all_per_s`` requests, some of which have images; None: nothing can be said.
+    """What is wanted of ``all_per_s`` requests, some of which have images; None: not enough is known.
 
     ``point``: what the requests are to the other pools.
     """
-    bounds, queue, now_s, tuning = policy.encode, memory.queue(point), observation.at_s, policy.tuning
-    lead_s = memory.lead_s(policy)
-    present_per_s, ahead_per_s = (memory.forecaster.expected(s, tuning) for s in (0.0, lead_s))
-    if bounds is None or queue is None or memory.forecaster.trend is None or memory.requests < tuning.ready_requests:
+    bounds, images, log_ms, tuning = policy.encode, memory.images, memory.log_image_ms, policy.tuning
+    now_s, lead_s, window_s = observation.at_s, memory.lead_s(policy), observation.window_s
+    if bounds is None or memory.forecaster.trend is None or memory.requests < tuning.ready_requests:
         return memory, None
-    pool = _pool(memory, observation, policy)
-    has, scv, rate_per_s = pool.committed, memory.forecaster.dispersion, max(present_per_s, 1e-3)
-    load = observation.encode
-    waiting = (load.waiting or 0.0 if load is not None else 0.0) / queue.images
-    late, least, most = (
-        late_share(policy.objectives.attainment),
-        max(1, bounds.least),
-        max(1, bounds.least, bounds.most),
-    )
+    if images.mean is None or log_ms is None:
+        return memory, None
+    image_s = math.exp(log_ms) / 1000
+    queue = EncodeQueue(images.mean, images.scv, image_s, point.room_s, point.ttft_s, tuning=tuning)
+    present_per_s, ahead_per_s = (memory.forecaster.expected(s, tuning) for s in (0.0, lead_s))
+    scv, rate_per_s = memory.forecaster.dispersion, max(present_per_s, 1e-3)
+    waiting = (observation.encode.waiting or 0.0 if observation.encode else 0.0) / queue.images
+    late, least = late_share(policy.objectives.attainment), max(1, bounds.least)
+    most = max(least, bounds.most)
 
     def need(rate: float, queued: float = 0.0) -> int:
-        found = queue.workers(rate, scv, late, most)
         extra = min(rate, queued / tuning.queue_clear_s) if queued > max(5.0, 2 * rate) else 0.0
-        return max(found, min(most, math.ceil((rate + extra) * queue.work_s / tuning.max_prefill_utilization - 1e-9)))
+        flowing = math.ceil(queue.busy(rate + extra) - 1e-9)
+        return max(queue.workers(rate, scv, late, most), min(most, flowing))
 
-    keep_s = max(policy.scale_in_stabilization_s, memory.leads.lead_s(policy.start_s))
-    window_s = observation.window_s
     needed, needed_now = need(ahead_per_s, waiting), need(rate_per_s, waiting)
-    sudden, enough_ahead = is_sudden(memory.forecaster, now_s, tuning), need(tuning.rate_headroom * ahead_per_s)
+    enough_ahead = max(needed, need(tuning.rate_headroom * ahead_per_s))
+    active = sum(w.condition in SERVES for w in observation.encode_workers)
+    has = active + len(memory.leads.ready_in_s(Role.ENCODE, now_s, policy.start_s, tuning))
+    sudden, fell_s = is_sudden(memory.forecaster, now_s, tuning), last_fall_s(memory.forecaster, now_s, lead_s)
+    keep_s = max(policy.scale_in_stabilization_s, memory.leads.lead_s(policy.start_s))
     patience, grow = memory.patience.grow(needed, has, now_s, window_s, sudden=sudden, tuning=tuning)
-    needs = memory.needs.observe(
-        needed, max(needed, enough_ahead), has, now_s, window_s, keep_s,
-        in_part=observation.unread_gateways > 0, tuning=tuning,
-    )  # fmt: skip
-    memory = replace(memory, patience=patience, needs=needs)
-    grow = grow if policy.scale_out else min(grow, has)
-    fell_s = last_fall_s(memory.forecaster, now_s, lead_s)
-    kept = min(has, memory.needs.kept(now_s, keep_s, pool.active, fell_s, tuning))
+    in_part = observation.unread_gateways > 0
+    needs = memory.needs.observe(needed, enough_ahead, has, now_s, window_s, keep_s, in_part=in_part, tuning=tuning)
+    kept = min(has, needs.kept(now_s, keep_s, active, fell_s, tuning))
     stays = kept if policy.scale_in and not observation.unread else has
-    wanted = min(max(grow, stays, least), most)
+    wanted = min(max(grow if policy.scale_out else min(grow, has), stays, least), most)
     share = min(1.0, rate_per_s / max(all_per_s, 1e-9))
-    enough = max(wanted, needed_now)
-    return memory, EncodeTarget(
+    return replace(memory, patience=patience, needs=needs), EncodeTarget(
         workers=wanted,
+        stuck=len(memory.leads.stuck(now_s, policy.start_s, tuning)),
         needed_now=needed_now,
         needed=needed,
         busy=max(queue.busy(ahead_per_s), min(1.0, needed)),
         rate_per_s=rate_per_s,
-        ahead_per_s=ahead_per_s,
         queue=queue,
         share=share,
-        mean_s=queue.mean_s(rate_per_s, scv, enough),
-        kept=1 - share * queue.late_share(rate_per_s, scv, max(1, pool.active)),
+        mean_s=queue.mean_s(rate_per_s, scv, max(wanted, needed_now)),
+        kept=1 - share * queue.late_share(rate_per_s, scv, max(1, active)),
         kept_if_executed=1 - share * queue.late_share(rate_per_s, scv, wanted),
     )
-
-
-def _pool(memory: EncodeMemory, observation: Observation, policy: Policy) -> Pool:
-    starting = memory.leads.ready_in_s(Role.ENCODE, observation.at_s, policy.start_s, policy.tuning)
-    return Pool(sum(w.condition in SERVES for w in observation.encode_workers), tuple(starting))

@@ -41,11 +41,7 @@ def _gpus(max_gpus: int) -> str:
     return f"{quantity(max_gpus, 'GPU')}, which {are(max_gpus)} split by work"
 
 
-def scaled(message: str, before: int, after: int) -> str:
-    """Replicas of the encode pool, in addition to another change."""
-    return sentences(message, f"scale encode workers from {before} to {after}")
-
-
-def only_scaled(message: str, before: int, after: int, need: str) -> str:
-    """Nothing else is changed."""
-    return sentences(f"scale encode workers from {before} to {after}: {need}", message)
+def scaled(message: str, before: int, after: int, need: str) -> str:
+    """Replicas of the encode pool. ``need``: where nothing else is changed; then the change is the first sentence."""
+    change = f"scale encode workers from {before} to {after}"
+    return sentences(f"{change}: {need}", message) if need else sentences(message, change)

@@ -23,16 +23,11 @@ def metrics_stale(age_s: float) -> str:
     return f"the metrics are {age_s:.0f} s old, so nothing is changed"
 
 
-def not_known(missing: str) -> str:
-    """``missing``: one of the sentences below."""
-    return f"{missing}, so nothing is changed"
-
-
-NO_REQUEST: Final = "no request has arrived yet"  # no length is known
-NO_INSTANCE: Final = "no instance serves"  # all still start
-NO_REPORT: Final = "the manager has not reported any instance yet"  # no memory is known
-NO_PREFILL: Final = "no prefill has been measured yet"
-NO_STEP: Final = "no decode step has been measured yet"
+NO_REQUEST: Final = "no request has arrived yet, so nothing is changed"  # no length is known
+NO_INSTANCE: Final = "no instance serves, so nothing is changed"  # all still start
+NO_REPORT: Final = "the manager has not reported any instance yet, so nothing is changed"  # no memory is known
+NO_PREFILL: Final = "no prefill has been measured yet, so nothing is changed"
+NO_STEP: Final = "no decode step has been measured yet, so nothing is changed"
 
 
 def too_few(now: int, targets: int, attainment: float, goal: float) -> str:
@@ -46,23 +41,17 @@ def not_enough(now: int, attainment: float, goal: float) -> str:
     return f"{_instances(now)} {are(now)} the most allowed, and {_keep(now, attainment)} (objective: {goal:.0%})"
 
 
-def no_scale_out(targets: int) -> str:
-    """The policy switches it off."""
-    return f"{_instances(targets)} {are(targets)} needed, but the policy does not allow scale-out"
-
-
 def spare(most: int, seconds: float) -> str:
     """Instances are removed: no more than ``most`` were needed."""
     return f"no more than {_instances(most)} {were(most)} needed in the last {seconds:.0f} s"
 
 
-def waiting(targets: int) -> str:
-    """Instances are not removed yet."""
-    return f"{_instances(targets)} would be enough; waiting until that has lasted"
-
-
-def steady(targets: int, attainment: float) -> str:
-    """The present number is enough."""
+def unchanged(now: int, targets: int, attainment: float) -> str:
+    """The present number is enough, or it must not be changed (yet)."""
+    if targets > now:
+        return f"{_instances(targets)} {are(targets)} needed, but the policy does not allow scale-out"
+    if targets < now:
+        return f"{_instances(targets)} would be enough; waiting until that has lasted"
     return f"{_instances(targets)} {_keep(targets, attainment)}"
 
 
@@ -79,14 +68,8 @@ def withdrawn(instances: int, unneeded_s: float, message: str) -> str:
     )
 
 
-def keeps_fewer(goal: float) -> str:
-    """Why another number was rejected."""
-    return f"keeps fewer than {goal:.0%}"
-
-
-def enough(instances: int) -> str:
-    """Why another number was rejected."""
-    return f"{instances} {are(instances)} enough"
-
-
-NEEDED_RECENTLY: Final = "more were needed recently"  # why a smaller number was rejected
+def rejected(instances: int, chosen: int, attainment: float, goal: float) -> str:
+    """Why another number than the chosen one was rejected."""
+    if attainment < goal:
+        return f"keeps fewer than {goal:.0%}"
+    return "more were needed recently" if instances < chosen else f"{chosen} {are(chosen)} enough"
