@@ -119,7 +119,6 @@ _BY_NAME: Final[dict[str, tuple[Any, ...]]] = {
             "decisions.stuck_workers",
             "decisions.withdrawn",
             "encoders.scaled",
-            "encoders.scarce",
             "encoders.unchanged",
             "encoders.with_need",
             "groups.stuck_instances",

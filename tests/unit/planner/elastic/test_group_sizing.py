@@ -8,8 +8,7 @@ import pytest
 from bench.elastic.simulation import Asked as Request
 from bench.elastic.simulation import Group, Outcome
 
-from pointsman.planner.core.elastic.sizing import GroupLoad, GroupModel
-from pointsman.planner.core.elastic.steps import StepTime
+from pointsman.planner.core.elastic.sizing import GroupLoad, GroupModel, StepTime
 from pointsman.planner.core.types import Objectives
 from pointsman.planner.simulator.elastic.times import LinearTimes
 from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime, extrapolate

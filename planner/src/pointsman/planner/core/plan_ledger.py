@@ -67,9 +67,8 @@ def _too_soon(plans: Iterable[Plan], layout: tuple[int, ...], policy: PlannerPol
     if not tried:
         return False
     last, retry_s = tried[0], SHIPPED.plan_retry_s
-    wait_s = retry_s * min(2.0 ** (len(tried) - 1), 20.0)
-    if last.status.phase is PlanPhase.DENIED:
-        wait_s = policy.approvals.expire_after_seconds
+    doubled_s = retry_s * min(2.0 ** (len(tried) - 1), 20.0)
+    wait_s = policy.approvals.expire_after_seconds if last.status.phase is PlanPhase.DENIED else doubled_s
     passed_s = (now - (last.status.ended_at or last.spec.observed_at)).total_seconds()
     return -retry_s <= passed_s < wait_s  # an end far ahead is a wall clock that was set back: it is not waited for
 
@@ -89,9 +88,9 @@ def awaits_approval(plan: Plan) -> bool:
 
 
 def to_be_carried_out(plan: Plan) -> bool:
-    """Whether the operator is at a plan that changes the layout, or will be without anybody's word."""
-    is_open = plan.spec.mode is not Mode.SHADOW and not _ended(plan)
-    return plan.spec.changes_layout and is_open and not awaits_approval(plan)
+    """Whether the operator executes a plan that changes the layout, or will without an approval."""
+    is_recorded = plan.spec.mode is Mode.SHADOW or not plan.spec.changes_layout
+    return not (is_recorded or _ended(plan) or awaits_approval(plan))
 
 
 def _ended(plan: Plan) -> bool:

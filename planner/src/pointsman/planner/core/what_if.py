@@ -4,7 +4,7 @@ Nothing is modelled twice. A copy of the planner's state is shown the same servi
 has settled, then asked; bisection finds where its answer turns.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
@@ -61,10 +61,28 @@ def turning_points(
     growing, shrinking = replace(calm, scale_in=False), replace(calm, scale_out=False, role_switch=False)
 
     def turn(allowed: Policy, widest: float, *fields: str) -> TurningPoint | None:
+        """The nearest factor between 1 and ``widest`` at which another layout is decided."""
+
         def decided(factor: float) -> Decision | None:
             return _settled(state, replace(observation, load=_times(load, factor, fields)), allowed, base)
 
-        return _turn(decided, getattr(load, fields[0]), widest)
+        present = getattr(load, fields[0])
+        if not present:
+            return None
+        already = decided(1.0)
+        if already is not None:
+            return TurningPoint(present, already, already=True)
+        near, far, found = 1.0, widest, decided(widest)
+        if found is None:
+            return None
+        for _ in range(6):  # to about 3 %
+            middle = (near * far) ** 0.5
+            answer = decided(middle)
+            if answer is None:
+                near = middle
+            else:
+                far, found = middle, answer
+        return TurningPoint(present * far, found)
 
     return TurningPoints(
         more_requests=turn(growing, WIDEST, "arrivals_per_s"),
@@ -85,27 +103,6 @@ def _times(of: L, factor: float, fields: Sequence[str]) -> L:
         return None if value is None else value * factor
 
     return replace(of, **{field: larger(getattr(of, field)) for field in fields})
-
-
-def _turn(decided: Callable[[float], Decision | None], present: float | None, widest: float) -> TurningPoint | None:
-    """Between 1 and ``widest`` times the present: the nearest factor at which another layout is decided."""
-    if not present:
-        return None
-    already = decided(1.0)
-    if already is not None:
-        return TurningPoint(present, already, already=True)
-    found = decided(widest)
-    if found is None:
-        return None
-    near, far = 1.0, widest
-    for _ in range(6):  # to about 3 %
-        middle = (near * far) ** 0.5
-        answer = decided(middle)
-        if answer is None:
-            near = middle
-        else:
-            far, found = middle, answer
-    return TurningPoint(present * far, found)
 
 
 def _settled(state: State, observation: Observation, policy: Policy, base: PerformanceModel | None) -> Decision | None:

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pointsman.planner.core.elastic.derating import Margin
-from pointsman.planner.core.elastic.sizing import Expected, GroupLoad, GroupModel
-from pointsman.planner.core.elastic.steps import StepTime
+from pointsman.planner.core.elastic.sizing import Expected, GroupLoad, GroupModel, StepTime
 from pointsman.planner.core.elastic.types import GroupDecision, GroupObservation
 from pointsman.planner.core.engine.startup_time import Leads
 from pointsman.planner.core.messages import decisions, groups
@@ -62,9 +61,9 @@ def decide(
         lengths=state.lengths.shares,
         output_tokens=max(1.0, state.lengths.output_tokens or 1.0),
         arrival_scv=forecaster.dispersion,
+        waiting=waiting,
     )
-    most = min(bounds.most, policy.max_gpus // observation.gpus_each)
-    bounds = replace(bounds, most=max(bounds.least, most))
+    bounds = replace(bounds, most=max(bounds.least, min(bounds.most, policy.max_gpus // observation.gpus_each)))
     needed = model.needed(load, bounds.most)
     stable_s = max(policy.scale_in_stabilization_s, lead_s)
     recent = tuple(each for each in state.wanted if each[0] > now_s - stable_s)
@@ -78,11 +77,9 @@ def decide(
     decision = _chosen(state, observation, policy, bounds, needed, stable_s)
     if observation.stuck:
         decision = replace(decision, message=groups.stuck_instances(decision.message, sorted(observation.stuck)))
-    decision = replace(
-        decision,
-        inputs=_inputs(state, model, load, needed, waiting, expected_per_s, lead_s),
-        alternatives=_alternatives(model, load, decision, bounds.most, lead_s, observation),
-    )
+    inputs = (("ratePerSecond", expected_per_s), *_inputs(state, model, load, needed), ("leadSeconds", lead_s))
+    considered = _alternatives(model, load, decision, bounds.most, lead_s, observation)
+    decision = replace(decision, inputs=inputs, alternatives=considered)
     return _awaiting(state, unwanted_s, decision, observation, policy)
 
 
@@ -147,26 +144,21 @@ def _stays(observation: GroupObservation, reason: Reason, message: str) -> Group
     return GroupDecision(reason, message, observation.desired)
 
 
-def _inputs(
-    state: GroupState, model: GroupModel, load: GroupLoad, needed: Expected, waiting: float,
-    expected_per_s: float, lead_s: float,
-) -> tuple[tuple[str, float], ...]:  # fmt: skip
+def _inputs(state: GroupState, model: GroupModel, load: GroupLoad, needed: Expected) -> tuple[tuple[str, float], ...]:
     fixed_s, each_s = model.step.line or (0.0, 0.0)
     return (
-        ("ratePerSecond", expected_per_s),
         ("highRatePerSecond", load.rate_per_s),
         ("promptTokens", sum(length * share for length, share in load.lengths)),
         ("outputTokens", load.output_tokens),
         ("stepSeconds", fixed_s),
         ("stepSecondsPerRequest", each_s),
         ("slotsPerInstance", model.slots_each),
-        ("waitingRequests", waiting),
+        ("waitingRequests", load.waiting),
         ("instancesNeeded", float(needed.instances)),
         ("expectedPrompts", needed.prompts),
         ("expectedTokens", needed.tokens),
         ("expectedMemory", needed.memory),
         ("share", state.margin.share),
-        ("leadSeconds", lead_s),
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pointsman.api.protocol import metrics as named
-from pointsman.planner.core.elastic.steps import NOTHING
+from pointsman.planner.core.elastic.sizing import NOTHING
 from pointsman.planner.core.elastic.types import ManagerWindow
 from pointsman.planner.core.metrics import scrape_pair
 from pointsman.planner.core.metrics.observe import UNREAD, Reading, counted_once, observation, together
@@ -43,14 +43,13 @@ def seen_by_gateways(
         new_gateways=new_gateways,
         unreadable_gateways=unreadable_gateways,
     )
-    if manager is not None and manager.is_old:
-        seen = replace(seen, old_pages=seen.old_pages + 1)
+    seen = replace(seen, old_pages=seen.old_pages + (manager is not None and manager.is_old))
     if before is not None:
         seen = counted_once(seen, before)
-    load = seen.load and replace(seen.load, decoding=None)  # there are no decode workers to ask
     ttft, tpot = attainment_at_most(read, objectives)
     service = seen.service and replace(seen.service, ttft_attainment=ttft, tpot_attainment=tpot)
-    return replace(seen, load=load, service=service)
+    # There are no decode workers, which would report the sequences that decode.
+    return replace(seen, load=seen.load and replace(seen.load, decoding=None), service=service)
 
 
 def attainment_at_most(gateways: Sequence[Reading], objectives: Objectives) -> tuple[float | None, float | None]:
@@ -61,10 +60,8 @@ def attainment_at_most(gateways: Sequence[Reading], objectives: Objectives) -> t
     """
     longest = together(gateways, named.GATEWAY_PROMPT_TOKENS.name).most
     ttft_s, tpot_s = objectives.ttft_for(longest) / 1000, objectives.tpot_ms / 1000
-    return (
-        together(gateways, named.GATEWAY_TTFT.name).share_at_most(ttft_s),
-        together(gateways, named.GATEWAY_TPOT.name).share_at_most(tpot_s),
-    )
+    ttft, tpot = (together(gateways, of.name) for of in (named.GATEWAY_TTFT, named.GATEWAY_TPOT))
+    return ttft.share_at_most(ttft_s), tpot.share_at_most(tpot_s)
 
 
 def manager_window(reading: Reading | None) -> ManagerWindow | None:

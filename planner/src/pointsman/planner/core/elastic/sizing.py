@@ -22,24 +22,80 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Final
 
-from pointsman.planner.core.elastic.steps import StepTime
 from pointsman.planner.core.sizing.queueing import delayed_wait_s, erlang_c
 from pointsman.planner.core.types import Objectives
 from pointsman.serving.elastic.latency_model import LatencyModel
+from pointsman.serving.elastic.step_sums import StepSums
 
 _NORMAL: Final = NormalDist()
 _Prefill = tuple[float, float, float]
 """Of the prompts of one length: the share of requests, instance-seconds, and how long one may wait."""
+NOTHING: Final = StepSums(0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """How long a decode step of one instance takes by the requests in it: the line of least squares through all steps.
+
+    The manager adds up what the line needs (`pointsman_elastic_decode_sums_total`), so no single step is sent or kept.
+    ``sums``: of all looks, the newest weighs most.
+    """
+
+    sums: StepSums = NOTHING
+
+    def observe(self, added: StepSums) -> "StepTime":
+        """Take what the manager counted since the last look; nothing fades while it decodes nothing."""
+        return self if added.steps <= 0 else StepTime(self.sums.scaled(0.98).plus(added))
+
+    @property
+    def line(self) -> tuple[float, float] | None:
+        """(seconds of any step, seconds for each request in it); None: nothing was measured.
+
+        While the batches hardly differ, the whole time is taken to be the requests': twice as many take twice as long.
+        """
+        sums = self.sums
+        if sums.steps <= 0 or sums.requests <= 0:
+            return None
+        batch, variance = self._batch
+        if not self.slope_is_known:
+            return 0.0, self.mean_s / batch
+        slope = (sums.request_seconds / sums.steps - batch * self.mean_s) / variance
+        slope = min(max(slope, 0.0), self.mean_s / batch)
+        return self.mean_s - slope * batch, slope
+
+    @property
+    def mean_s(self) -> float:
+        """Seconds of a step."""
+        return self.sums.seconds / self.sums.steps
+
+    @property
+    def slope_is_known(self) -> bool:
+        """Whether the batches differed enough, by a fifth of their mean."""
+        batch, variance = self._batch
+        return variance >= (0.2 * batch) ** 2
+
+    @property
+    def _batch(self) -> tuple[float, float]:
+        """Mean and variance of the requests in a step."""
+        mean = self.sums.requests / self.sums.steps
+        return mean, self.sums.requests_squared / self.sums.steps - mean * mean
+
+    def batch(self, seconds: float) -> float:
+        """Requests in a step of so many seconds."""
+        fixed_s, each_s = self.line or (math.inf, 0.0)
+        return min(1024.0, max(0.0, seconds - fixed_s) / max(each_s, 1e-9))
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLoad:
-    """``lengths``: (prompt tokens, share of requests); ``arrival_scv``: squared coefficient of variation."""
+    """``lengths``: (prompt tokens, share of requests); ``arrival_scv``: squared coefficient of variation;
+    ``waiting``: requests that the rate allows for."""
 
     rate_per_s: float
     lengths: tuple[tuple[float, float], ...]
     output_tokens: float
     arrival_scv: float = 1.0
+    waiting: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,8 +47,7 @@ class GroupObservation:
     @property
     def starting(self) -> int:
         """Instances that load the model and are expected to serve."""
-        starting = [each.name for each in self.instances if each.condition is WorkerCondition.STARTING]
-        return sum(name not in self.stuck for name in starting)
+        return sum(w.condition is WorkerCondition.STARTING and w.name not in self.stuck for w in self.instances)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,11 @@ loses a worker for less than a twentieth more.
 """
 
 from dataclasses import dataclass, replace
-from typing import Final
 
 from pointsman.planner.core.encode.target import EncodeTarget
 from pointsman.planner.core.messages import encoders
 from pointsman.planner.core.sizing.pool_targets import Targets
 from pointsman.planner.core.types import Decision, Layout, Observation, Policy, Reason, WorkerCondition
-
-_QUIET: Final = (Reason.STEADY, Reason.THRESHOLD, Reason.FLOW_CONTROL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +36,8 @@ def shared(target: EncodeTarget | None, observation: Observation, policy: Policy
     if policy.encode is None:
         return Shares(target, 0, policy, wanted)
     encodes, others = _gpus_each(observation), Layout(wanted.prefill, wanted.decode)
-    encode = there(observation) if target is None else target.workers
-    scarce, left = encode * encodes + others.total * observation.gpus_each > policy.max_gpus, wanted
+    encode, left = there(observation) if target is None else target.workers, wanted
+    scarce = encode * encodes + others.total * observation.gpus_each > policy.max_gpus
     if target is not None and scarce:
         encode, workers = _split(target, observation, policy, wanted)
         left = _within(workers, observation, wanted)
@@ -102,16 +99,14 @@ def add_encode_decision(decision: Decision, observation: Observation, policy: Po
     need = encoders.need(max(target.needed_now, target.workers), has, target.stuck)
     changes = encode != before
     only = changes and not decision.changes_layout
-    message = encoders.with_need(decision.message, "" if only else need, target.ttft_share)
-    reason = decision.reason
-    if shares.scarce:
-        message = encoders.scarce(message, policy.max_gpus)
+    max_gpus, reason = policy.max_gpus if shares.scarce else None, decision.reason
+    message = encoders.with_need(decision.message, "" if only else need, target.ttft_share, max_gpus)
     if shares.taken_from is not None and decision.changes_layout:
         reason = Reason.UNSATISFIABLE
         message = encoders.taken(shares.taken_from, need, policy.max_gpus, decision.layout)
     elif only and not decision.withdraws:
         reason = Reason.ENCODE_SHORT if encode > before else Reason.SPARE_CAPACITY
-    elif encode <= has < target.needed_now and reason in _QUIET:
+    elif encode <= has < target.needed_now and reason in (Reason.STEADY, Reason.THRESHOLD, Reason.FLOW_CONTROL):
         reason = Reason.UNSATISFIABLE
     if changes:
         message = encoders.scaled(message, before, encode, need if only else "")

@@ -56,15 +56,12 @@ class EncodeQueue:
         groups = max(1, math.floor(workers / self.images + 1e-9))
         service_s = self.work_s * groups / workers
         scv = self.images_scv + self.image_scv / self.images
-        return (
-            erlang_c(groups, rate_per_s * service_s),
-            delayed_wait_s(groups, rate_per_s, service_s, arrival_scv, scv),
-        )
+        delay_s = delayed_wait_s(groups, rate_per_s, service_s, arrival_scv, scv)
+        return erlang_c(groups, rate_per_s * service_s), delay_s
 
     def late_share(self, rate_per_s: float, arrival_scv: float, workers: int, patience_s: float | None = None) -> float:
         """Of requests with images, those that wait longer than they may."""
-        if patience_s is None:
-            patience_s = self.patience_s(rate_per_s, workers)
+        patience_s = self.patience_s(rate_per_s, workers) if patience_s is None else patience_s
         if patience_s < 0:
             return 1.0
         waits, delay_s = self.wait(rate_per_s, arrival_scv, workers)

@@ -46,11 +46,6 @@ class Images:
             return Images(few, recent, recent_squared, recent, recent_squared)
         return Images(count, mean, squares, recent, recent_squared)
 
-    @property
-    def scv(self) -> float:
-        """Squared coefficient of variation."""
-        return max(0.0, self.squared / (self.mean * self.mean) - 1) if self.mean is not None else 0.0
-
 
 def _faded(before: float, seen: float, weight: float) -> float:
     return before + min(1.0, weight) * (seen - before)
@@ -84,10 +79,6 @@ class EncodeMemory:
             forecaster=self.forecaster.observe(requests, window_s, now_s, tuning),
             requests=min(self.requests + requests, 1e9),
         )
-
-    def lead_s(self, policy: Policy) -> float:
-        """From a decision until a worker started for it serves."""
-        return self.leads.lead_s(policy.start_s) + policy.interval_s
 
     def _measured(self, load: EncodeLoad, requests: float, tuning: Tuning) -> "EncodeMemory":
         images, log_ms = self.images, self.log_image_ms
@@ -131,13 +122,14 @@ def target(
     ``point``: what the requests are to the other pools.
     """
     bounds, images, log_ms, tuning = policy.encode, memory.images, memory.log_image_ms, policy.tuning
-    now_s, lead_s, window_s = observation.at_s, memory.lead_s(policy), observation.window_s
+    now_s, window_s, start_s = observation.at_s, observation.window_s, memory.leads.lead_s(policy.start_s)
+    lead_s = start_s + policy.interval_s
     if bounds is None or memory.forecaster.trend is None or memory.requests < tuning.ready_requests:
         return memory, None
     if images.mean is None or log_ms is None:
         return memory, None
-    image_s = math.exp(log_ms) / 1000
-    queue = EncodeQueue(images.mean, images.scv, image_s, point.room_s, point.ttft_s, tuning=tuning)
+    images_scv, image_s = max(0.0, images.squared / (images.mean * images.mean) - 1), math.exp(log_ms) / 1000
+    queue = EncodeQueue(images.mean, images_scv, image_s, point.room_s, point.ttft_s, tuning=tuning)
     present_per_s, ahead_per_s = (memory.forecaster.expected(s, tuning) for s in (0.0, lead_s))
     scv, rate_per_s = memory.forecaster.dispersion, max(present_per_s, 1e-3)
     waiting = (observation.encode.waiting or 0.0 if observation.encode else 0.0) / queue.images
@@ -154,7 +146,7 @@ def target(
     active = sum(w.condition in SERVES for w in observation.encode_workers)
     has = active + len(memory.leads.ready_in_s(Role.ENCODE, now_s, policy.start_s, tuning))
     sudden, fell_s = is_sudden(memory.forecaster, now_s, tuning), last_fall_s(memory.forecaster, now_s, lead_s)
-    keep_s = max(policy.scale_in_stabilization_s, memory.leads.lead_s(policy.start_s))
+    keep_s = max(policy.scale_in_stabilization_s, start_s)
     patience, grow = memory.patience.grow(needed, has, now_s, window_s, sudden=sudden, tuning=tuning)
     in_part = observation.unread_gateways > 0
     needs = memory.needs.observe(needed, enough_ahead, has, now_s, window_s, keep_s, in_part=in_part, tuning=tuning)

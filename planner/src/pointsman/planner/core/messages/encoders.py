@@ -18,14 +18,11 @@ def need(needed: int, has: int, stuck: int) -> str:
     return f"{quantity(needed, 'encode worker')} {are(needed)} needed; {has} {do(has, 'run')}{idle}"
 
 
-def with_need(message: str, need: str, ttft_share: float) -> str:
-    """``need``: empty where it is in the first sentence. ``ttft_share``: what encoding takes of the TTFT objective."""
-    return sentences(message, need, f"encoding takes {ttft_share:.0%} of the TTFT objective")
-
-
-def scarce(message: str, max_gpus: int) -> str:
-    """The budget is less than all pools need."""
-    return sentences(message, f"all pools together need more than {_gpus(max_gpus)}")
+def with_need(message: str, need: str, ttft_share: float, max_gpus: int | None) -> str:
+    """``need``: empty where it is in the first sentence. ``ttft_share``: what encoding takes of the TTFT objective.
+    ``max_gpus``: the budget, where it is less than all pools need."""
+    scarce = "" if max_gpus is None else f"all pools together need more than {_gpus(max_gpus)}"
+    return sentences(message, need, f"encoding takes {ttft_share:.0%} of the TTFT objective", scarce)
 
 
 def taken(layout: Layout, need: str, max_gpus: int, left: Layout) -> str:
