@@ -30,7 +30,7 @@ _OTHERS: Final = ("chat-7850d6c5d-1", "chat-7850d6c5d-2", "chat-7850d6c5d-3", "c
 _IMAGES: Final = (("registry.example.com/worker:1.2", "9f3c"), ("registry.example.com/worker:1.3", "b210"))
 _ERROR: Final = 'pods "chat-7850d6c5d-0" is forbidden: exceeded quota: gpus'
 _DEFERRED: Final = "needed in 1 of 3 evaluations"
-_REJECTED: Final = "fewer prefill workers than needed: 2 needed"
+_REJECTED: Final = "fewer workers than needed: 2P1D is needed"
 _BY_NAME: Final[dict[str, tuple[Any, ...]]] = {
     "action": ("scaleIn",),
     "amounts": ((("2", "engine"), ("1", "sidecar")),),
@@ -122,10 +122,10 @@ _BY_NAME: Final[dict[str, tuple[Any, ...]]] = {
             "encoders.unchanged",
             "encoders.with_need",
             "groups.stuck_instances",
-            "groups.withdrawn",
         )
     },
     "decisions.beside_stuck.why": (_REJECTED, ""),
+    "decisions.withdrawn.planned": ("1P2D", "2 instances"),
     "decisions.first_reading.target": ("gateway", "pod"),
     "decisions.metrics_stale.age_s": (40.0, float("inf")),
     "decisions.stuck_workers.stuck": (((1, "prefill", True), (2, "decode", False)), ((2, "decode", True),)),
@@ -136,24 +136,22 @@ _BY_NAME: Final[dict[str, tuple[Any, ...]]] = {
     "explanations.evaluation_too_large.nbytes": ("1200000",),
     "explanations.alternative.action": ("scale-out",),
     "explanations.alternative.rejected_because": (_REJECTED, None),
-    "explanations.change.switches": ((), ((1, "Decode", "Prefill"),), ((2, "Decode", "Prefill"),)),
     "explanations.only_local.shares": ((("lora", 0.1), ("images", 0.2)),),
     "explanations.page_age.source": ("gateway", "worker"),
     "explanations.publication.reason": ("Threshold", "FlowControl"),
+    "explanations.at_load.point": ("more_requests", "longer_prompts", "longer_answers", "fewer_requests"),
+    "explanations.at_load.value": (37.5,),
+    "explanations.silent.component": ("planner", "operator"),
+    "explanations.silent.plan": (None, "chat-00001"),
+    "explanations.would_change.at": ("more than 3.46 requests/s",),
     "explanations.workers_needed.now": ((1.0, 2.0), None),
     "explanations.workers_serve.others": (((1, "starting"), (0, "draining")), ((2, "starting"),)),
     "groups.stuck_instances.names": (("long-chat-2",),),
     "layouts.change.action": ("switch", "scale-out", "scale-in", "switch+scale-out", "replace"),
     "layouts.deferred.why": (_DEFERRED,),
     "layouts.not_followed.why": (_REJECTED,),
-    "rejections.by_switch.why": (_DEFERRED,),
+    "rejections.limit.field": ("maxReplicas", "budget.minGpus"),
     "rejections.not_allowed.action": ("scale-out", "scale-in"),
-    "rejections.not_yet.why": (_DEFERRED,),
-    "rejections.queue_cleared_late.why": (_REJECTED,),
-    "rejections.queue_never_cleared.why": (_REJECTED,),
-    "rejections.short.needs": (((Role.PREFILL, 1),), ((Role.PREFILL, 2), (Role.DECODE, 3))),
-    "rejections.too_many.enough": ((1,), (2,)),
-    "rejections.too_many.roles": ((Role.DECODE,),),
     "routing.number_changed.field": ("slackMilliseconds",),
 }
 """By the parameter's name, or by module, function and name where one name means several things."""

@@ -58,7 +58,7 @@ def _with_more(draw: random.Random, decision: Decision, observation: Observation
     if decision.changes_layout:
         yield decisions.awaits_approval(decision.message)
     else:
-        yield decisions.withdrawn(Layout(2, 1), 120.0, decision.message)
+        yield decisions.withdrawn("2P1D", 120.0, decision.message)
 
 
 def _case(draw: random.Random) -> tuple[Observation, Policy, Targets, EncodeTarget | None]:
@@ -81,7 +81,7 @@ def _case(draw: random.Random) -> tuple[Observation, Policy, Targets, EncodeTarg
         ahead_per_s=8.0, backlog=draw.choice([0.0, 1.0, 200.0]), needed_now=now,
         load_now=(float(now[0]), float(now[1])),
         load_ahead=(float(needed[0]), float(needed[1])), needed=needed, grow=grow, retained=kept,
-        retained_of_both=draw.randint(2, 2 * most), planned_per_s=8.0, clear_s=(30.0, 30.0),
+        retained_of_both=draw.randint(2, 2 * most), planned_per_s=8.0,
     )  # fmt: skip
     policy = replace(
         POLICY, max_gpus=max(2, len(seen.workers) + draw.randint(-2, 6)), min_gpus=draw.choice([0, 0, 1, 6]),

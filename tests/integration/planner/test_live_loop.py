@@ -282,7 +282,7 @@ async def test_a_plan_that_nobody_wants_any_more_is_withdrawn_while_it_awaits_ap
     assert withdrawal.spec.withdraws == asked
     assert withdrawal.spec.reason == "Withdrawn"
     assert not withdrawal.spec.changes_layout
-    assert "2P3D has not been needed for" in withdrawal.spec.message
+    assert "The plan for 2P3D is withdrawn: it has not been needed for" in withdrawal.spec.message
 
 
 async def test_ended_plans_beyond_the_history_are_deleted_and_those_that_wait_are_not(world: World) -> None:

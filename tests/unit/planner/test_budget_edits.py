@@ -6,11 +6,11 @@ import pytest
 
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.decide import decide
-from pointsman.planner.core.layout.choose import SHORT as SHORTAGES
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Bounds, Policy, Reason, RoutingNumbers
 from unit.planner.scenes import LLAMA_8B_H100, LONG, SHORT, observed, workers
 
+SHORTAGES = (Reason.PREFILL_SHORT, Reason.DECODE_SHORT, Reason.BOTH_SHORT)
 SCALING = Policy(mode=Mode.ACTIVE, max_gpus=16, prefill=Bounds(1, 9), decode=Bounds(1, 9))
 
 

@@ -189,8 +189,7 @@ def test_an_explanation_tells_what_was_seen_expected_considered_chosen_and_what_
         ),
         (
             SeasonalForecast(22.5, 1, weekly=False, share=0.0, rise_per_s=0.0),
-            "as on the day before: 22.50 requests/s then, a rise of 0.00 (not used, because no such "
-            "rise recurred recently)",
+            "as on the last 1 day: 22.50 requests/s then, a rise of 0.00 (0% of such rises recurred recently)",
         ),
     ],
 )
@@ -230,12 +229,12 @@ def test_what_was_considered_is_told_with_when_it_would_serve_and_why_it_is_not_
     assert [line.strip()[0] for line in lines if "P1D  stay" in line] == ["→"]
     more = next(line for line in lines if "3P1D  scale-out, 4 GPUs" in line)
     assert "ready in 90 s" in more
-    assert more.endswith("; rejected: more prefill workers than needed: 2 are enough")
+    assert more.endswith("; rejected: more workers than needed: 2P1D is enough")
 
 
 def test_a_switch_is_told_in_words_with_who_gives_and_who_gets() -> None:
     seen = observed(0.0, LONG, 2, 3)
-    assert "go to 3P2D, switching 1 Decode to Prefill (PrefillShort)" in told(seen, DECISION, None)
+    assert "go to 3P2D (PrefillShort)" in told(seen, DECISION, None)
 
 
 def test_what_is_unknown_is_told_as_unknown() -> None:
@@ -296,7 +295,9 @@ def test_a_planner_or_an_operator_that_is_silent_is_said_to_be() -> None:
     later = datetime.fromtimestamp(seen.at_s + 80, UTC)
     waits = plan(sequence=7, phase=None)
     assert "Problems" not in told(seen, decision, None, now=later)
-    assert "has saved no evaluation for 90 s" in told(seen, decision, None, now=later + timedelta(seconds=10))
+    assert "the planner has not saved an evaluation for 90 s" in told(
+        seen, decision, None, now=later + timedelta(seconds=10)
+    )
     seen = replace(seen, at_s=waits.spec.observed_at.timestamp())
     assert "Problems" not in told(seen, decision, None, plans=(waits,))
     unseen = told(seen, decision, None, plans=(waits,), now=waits.spec.observed_at + timedelta(seconds=45))
@@ -330,10 +331,10 @@ def test_a_person_is_asked_for_layouts_and_not_for_routing() -> None:
     [
         (
             "Denied",
-            "chat-00007 for this layout was denied 40 s ago; the next plan is made 300 s after that "
+            "chat-00007 for this layout became Denied 40 s ago; the planner retries after 300 s "
             "(approvals.expireAfterSeconds)",
         ),
-        ("Failed", "chat-00007 for this layout failed 40 s ago; the planner retries after 30 s"),
+        ("Failed", "chat-00007 for this layout became Failed 40 s ago; the planner retries after 30 s, with back-off"),
         ("Completed", ""),
     ],
 )

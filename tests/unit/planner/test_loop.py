@@ -248,7 +248,7 @@ async def test_why_there_is_no_last_look_to_tell_of_is_known() -> None:
     api = Api()
     assert await found(api) == "The planner has not evaluated chat yet."
     await memory.save(api, {"uid": "new"}, *KEY, State(), 1, large)  # type: ignore[arg-type]
-    assert re.search(r"too large for the ConfigMap of its state \(100\d{4} bytes\)", await found(api))
+    assert re.search(r"too large for the ConfigMap of the planner's state \(100\d{4} bytes\)", await found(api))
     await memory.save(api, {"uid": "new"}, *KEY, State(), 1, last)  # type: ignore[arg-type]
     assert await found(api) == "found"
     assert await found(api, "another") == "The planner has not evaluated chat yet."
@@ -256,7 +256,7 @@ async def test_why_there_is_no_last_look_to_tell_of_is_known() -> None:
     data["last.json"] = '{"observation": {}}'
     assert "planner and 'pointsman explain' have different versions" in await found(api)
     del data["last.json"]
-    assert "it has an older version" in await found(api)
+    assert "planner and 'pointsman explain' have different versions" in await found(api)
 
 
 async def test_reasons_that_come_in_turn_are_saved_hardly_more_often_than_one_that_stays(
@@ -563,7 +563,7 @@ async def test_a_limit_that_a_scrape_cannot_keep_is_said_once_with_what_would_be
         "metrics.staleAfterSeconds is 25, but Prometheus scrapes gateways every 30 s; set more than 60, or remove the "
         "field",
     )
-    told = "The policy's metrics.staleAfterSeconds (25) must be more than twice the scrape interval of Prometheus."
+    told = "The policy's metrics.staleAfterSeconds (25) must exceed two Prometheus scrape intervals."
     assert f"The metrics are old. {told}" in {getattr(record, "detail", "") for record in caplog.records}
 
 

@@ -236,7 +236,7 @@ def test_no_decision_takes_a_worker_from_any_pool(decision: Decision, stays: boo
     if stays:
         now = (2, 4) if decision.encode is None else (2, 4, 3)
         assert (found.target, found.switches) == (now, ())
-        assert found.message.startswith("1 page of metrics could not be read: no worker is removed")
+        assert found.message.startswith("1 page of metrics could not be read, so no worker is removed")
     assert without_removals(decision, replace(seen, unreadable_gateways=()), POLICY_16) == decision
     assert without_removals(decision, seen, replace(POLICY, max_gpus=8)) == decision, "beyond the budget"
     empty = observed(0, SHORT, 0, 6, encode_workers=ENCODERS, encode_replicas=3, **UNREAD)

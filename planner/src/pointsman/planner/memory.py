@@ -119,7 +119,7 @@ async def load_last(kube: Kube, namespace: str, service: str, uid: str) -> Last 
         return UNREADABLE
 
 
-UNREADABLE: Final = NoLast(explanations.evaluation_unreadable())
+UNREADABLE: Final = NoLast(explanations.EVALUATION_UNREADABLE)
 
 
 async def load_publications(kube: Kube, namespace: str, service: str, uid: str) -> tuple[Publication, ...]:
@@ -143,7 +143,7 @@ async def load_look(kube: Kube, namespace: str, name: str, uid: str) -> str | No
     if _LEFT_OUT_KEY in data:
         return NoLast(explanations.evaluation_too_large(name, data[_LEFT_OUT_KEY]))
     if _LAST_KEY not in data:
-        return NoLast(explanations.evaluation_not_saved(name))
+        return UNREADABLE  # saved by an earlier version
     return data[_LAST_KEY]
 
 

@@ -56,7 +56,7 @@ def test_what_was_seen_expected_considered_and_chosen_is_told() -> None:
     assert f"→ {last.decision.instances} instances  scale-out" in text
     assert f"go to {last.decision.instances} instances (InstancesShort)" in text
     assert "Problems" not in text
-    assert "saved no evaluation for 600 s" in told(last, after_s=600.0)
+    assert "not saved an evaluation for 600 s" in told(last, after_s=600.0)
 
 
 def test_without_a_look_it_is_said_why() -> None:

@@ -245,9 +245,9 @@ def test_workers_that_never_start_are_replaced_and_given_up_when_the_others_serv
     assert enough > 2
     assert service.serving(Role.DECODE) >= enough
     assert service.waiting() == 0
-    words = [decision.message for decision in service.decisions if "not started" in decision.message]
-    assert "3 decode workers have not started; the layouts in this message do not include them." in words[0]
-    assert "not started, so they are removed" in words[-1].lower()
+    words = [decision.message for decision in service.decisions if "did not start" in decision.message]
+    assert "3 decode workers did not start and are not counted in this message." in words[0]
+    assert "3 decode workers did not start and are removed." in words[-1].lower()
     assert service.state.leads.lead_s(45.0) == pytest.approx(45.0, abs=3.0)
 
 

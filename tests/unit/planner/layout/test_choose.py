@@ -30,7 +30,6 @@ def wanted(now: tuple[int, int], then: tuple[int, int]) -> Targets:
         prefill=then[0], decode=then[1], rate_per_s=8.0, ahead_per_s=8.0, backlog=20.0, needed_now=Layout(*now),
         load_now=(float(now[0]), float(now[1])), load_ahead=(float(then[0]), float(then[1])),
         needed=Layout(*then), grow=Layout(*then), retained=Layout(1, 1), retained_of_both=2, planned_per_s=8.0,
-        clear_s=(30.0, 30.0),
     )  # fmt: skip
 
 
@@ -48,7 +47,7 @@ def test_workers_that_come_too_late_are_spare_although_some_are_short_now() -> N
     assert decision.reason is Reason.SPARE_CAPACITY
     assert decision.message == (
         "Scale in from 2P6D to 2P2D: fewer workers are enough. 3P2D is needed. "
-        "No worker is added: by the time it could serve, 2P2D will be enough."
+        "A worker started now serves in 90 s; by then 2P2D is enough."
     )
 
 
@@ -88,7 +87,7 @@ def test_what_is_said_to_be_needed_and_is_not_done_has_its_reason_in_the_sentenc
     decision = looks(1, observed(100.0, None, prefill=2, decode=4), SCALES, wanted((3, 5), (3, 4)))
     assert (decision.prefill, decision.decode) == (3, 4)
     assert "3P5D is needed. Staying would keep " in decision.message
-    assert "3P5D is not chosen: a decode worker started now serves in 90 s; by then 4 are enough" in decision.message
+    assert "3P5D is not chosen: a worker started now serves in 90 s; by then 3P4D is enough" in decision.message
 
 
 def test_no_pool_gives_more_to_the_other_one_than_its_bounds_leave() -> None:
@@ -174,7 +173,7 @@ def test_what_is_spare_stands_for_what_will_be_short_only_where_it_can_be_switch
     decision = looks(1, observed(100.0, None, prefill=2, decode=4), policy, later)
     assert (decision.prefill, decision.decode) == ((4, 4) if starts else (2, 4))
     if not starts:
-        why = "4P4D is not chosen: decode has a spare worker, which can switch to prefill sooner than one starts"
+        why = "4P4D is not chosen: a switch serves in 10 s, a start in 90 s"
         assert why in decision.message
 
 
@@ -226,7 +225,7 @@ def test_spare_workers_of_a_full_budget_go_before_those_that_are_short_are_start
     assert (first.prefill, first.decode) == (25, 5)
     assert first.reason is Reason.PREFILL_SHORT
     assert "26P5D is needed." in first.message
-    assert "26P5D is not chosen: prefill workers start once the removed workers are deleted" in first.message
+    assert "26P5D is not chosen: no worker is removed while another one starts or a switch is awaited" in first.message
     then = looks(1, observed(102.5, None, prefill=25, decode=5), policy, needing(25.8, 4.6))
     assert (then.prefill, then.decode) == (26, 5)
 
@@ -271,7 +270,7 @@ def cases(draw: st.DrawFn) -> tuple[Observation, Policy, Targets]:
         prefill=max(now[0], grow[0], kept[0]), decode=max(now[1], grow[1], kept[1]), rate_per_s=8.0, ahead_per_s=8.0,
         backlog=draw(st.sampled_from([0.0, 200.0])), needed_now=now, load_now=(float(now[0]), float(now[1])),
         load_ahead=(float(needed[0]), float(needed[1])), needed=needed, grow=grow, retained=kept,
-        retained_of_both=draw(st.integers(2, 18)), planned_per_s=8.0, clear_s=(30.0, 30.0),
+        retained_of_both=draw(st.integers(2, 18)), planned_per_s=8.0,
     )  # fmt: skip
     policy = replace(
         SCALES, max_gpus=len(seen.workers) + draw(st.integers(0, 6)), min_gpus=draw(st.integers(0, 12)),

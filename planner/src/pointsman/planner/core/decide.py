@@ -64,7 +64,7 @@ def decide(
     # 1. Freeze where nothing is known of the load.
     load = observation.load
     if load is None or observation.age_s > policy.stale_after_s:
-        why = decisions.load_unreadable()
+        why = decisions.LOAD_UNREADABLE
         if load is not None:
             why = decisions.metrics_stale(observation.age_s, policy.stale_after_s)
         stays = _stay(observation, Reason.STALE_METRICS, why)
@@ -73,7 +73,7 @@ def decide(
     state = seen_switching(learn(state, observation, load, policy, base), observation, policy)
     model = model_of(state, base, policy.tuning)
     if model is None or state.lengths.prompt_tokens is None:
-        stays = _stay(observation, Reason.NOT_ENOUGH_DATA, decisions.nothing_measured())
+        stays = _stay(observation, Reason.NOT_ENOUGH_DATA, decisions.NOTHING_MEASURED)
         return replace(state, unwanted_s=None), keep_encode_pool(stays, observation, policy), next_tick
     # 3. What one worker of each role can do.
     point = _point(state, observation, policy, model)
@@ -94,7 +94,7 @@ def decide(
     state = replace(state, score=_scored(state, observation, policy, load, wanted, point, encode, if_executed))
     # 7. The layout, or what is awaited.
     if _awaits_plan(observation):
-        decision = _stay(observation, Reason.PLAN_IN_PROGRESS, decisions.plan_executing())
+        decision = _stay(observation, Reason.PLAN_IN_PROGRESS, decisions.PLAN_EXECUTING)
         state = replace(state, unwanted_s=None)
     else:
         state, decision = layout(state, counted, within, now_s, wanted, point)

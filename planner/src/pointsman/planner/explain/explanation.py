@@ -107,7 +107,7 @@ def planner_is_silent(now: datetime, looked: Observation, policy: Policy) -> lis
     stale_s = max(policy.stale_after_s, STALE_INTERVALS * looked.window_s)
     if silent_s <= SAVE_EVERY_S + stale_s + policy.interval_s + _LATE_S:
         return []
-    return [text.planner_silent(silent_s)]
+    return [text.silent("planner", None, silent_s)]
 
 
 def operator_is_silent(now: datetime, plans: Sequence[Plan]) -> list[str]:
@@ -118,7 +118,7 @@ def operator_is_silent(now: datetime, plans: Sequence[Plan]) -> list[str]:
     waits_s = (now - newest.spec.observed_at).total_seconds()
     if waits_s <= _LATE_S:
         return []
-    return [text.operator_silent(newest.metadata.name, waits_s)]
+    return [text.silent("operator", newest.metadata.name, waits_s)]
 
 
 def _seen(observation: Observation, decision: Decision, policy: Policy) -> list[str]:
@@ -140,7 +140,7 @@ def _seen(observation: Observation, decision: Decision, policy: Policy) -> list[
     if service is not None:
         goals = policy.objectives
         shares = (service.ttft_attainment, service.tpot_attainment, service.attainment)
-        lines.append(text.attainment_of_both(goals.ttft_ms, goals.tpot_ms, *shares))
+        lines.append(text.attainment(goals.ttft_ms, goals.tpot_ms, *shares))
         lines.append(text.prefill_queue(service.prefill_queue_depth))
     routing = observation.routing
     if service is not None and service.held:
@@ -224,16 +224,7 @@ def _alternative(other: Alternative) -> str:
 def _chosen(told: Told) -> list[str]:
     decision = told.decision
     assert decision is not None
-    if decision.changes_pools:
-        moves = [(switch.count, str(switch.source), str(switch.target)) for switch in decision.switches]
-        lines = [text.change(decision.in_words, moves, decision.reason)]
-    elif decision.reason is Reason.SWITCH_DEFERRED:
-        lines = [text.SWITCH_DEFERRED]
-    elif decision.reason is Reason.AWAITING_APPROVAL:
-        lines = [text.APPROVAL_AWAITED]
-    else:
-        lines = [text.stay(decision.in_words, decision.reason)]
-    lines.append(decision.message)
+    lines = [text.outcome(decision.in_words, decision.reason, decision.changes_pools), decision.message]
     if decision.changes_pools and (consequence := text.consequence(told.policy.mode)):
         lines.append(consequence)
     if decision.changes_routing and told.observation is not None:
@@ -252,31 +243,28 @@ def _tried(told: Told, decision: Decision) -> list[str]:
     if phase is None or ended_at is None:
         return []
     ended_s = (told.now - ended_at).total_seconds()
-    if phase is PlanPhase.DENIED:
-        return [text.denied(name, ended_s, told.denied_for_s)]
-    if phase in (PlanPhase.FAILED, PlanPhase.EXPIRED):
-        return [text.retried(name, phase, ended_s)]
-    return []
+    if phase not in (PlanPhase.DENIED, PlanPhase.FAILED, PlanPhase.EXPIRED):
+        return []
+    return [text.tried(name, phase, ended_s, told.denied_for_s if phase is PlanPhase.DENIED else None)]
 
 
 def _turning(told: Told) -> list[str]:
     points, observation = told.turning, told.observation
     if points is None or observation is None:
         return [text.ANY_LOAD]
-    lines: list[str] = []
-    if points.more_requests is not None and points.more_requests.already:
-        lines.append(text.at_present_load(*_goal(points.more_requests)))
+    more, fewer, lines = points.more_requests, points.fewer_requests, []
+    if more is not None and more.already:
+        lines.append(text.would_change(text.GUARDS_END, 0.0, *_goal(more)))
     else:
-        asked = (
-            (text.at_rate, points.more_requests),
-            (text.at_prompts, points.longer_prompts),
-            (text.at_answers, points.longer_answers),
-        )
-        lines += [sentence(at.value, *_goal(at)) for sentence, at in asked if at is not None]
-    fewer = points.fewer_requests
+        higher = {
+            "more_requests": more,
+            "longer_prompts": points.longer_prompts,
+            "longer_answers": points.longer_answers,
+        }
+        lines += [text.would_change(text.at_load(n, at.value), 0.0, *_goal(at)) for n, at in higher.items() if at]
     if fewer is not None:
-        low = None if fewer.already else fewer.value
-        lines.append(text.at_fewer(low, told.policy.scale_in_stabilization_s, *_goal(fewer)))
+        low = text.PRESENT_LOAD if fewer.already else text.at_load("fewer_requests", fewer.value)
+        lines.append(text.would_change(low, told.policy.scale_in_stabilization_s, *_goal(fewer)))
     return lines or [text.no_load(WIDEST)]
 
 

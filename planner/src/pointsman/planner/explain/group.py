@@ -8,7 +8,7 @@ from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
 from pointsman.api.v1alpha1.plan import Plan
 from pointsman.planner.core.elastic.types import GroupDecision, GroupObservation
 from pointsman.planner.core.messages import explanations as text
-from pointsman.planner.core.types import Policy, Reason
+from pointsman.planner.core.types import Policy
 from pointsman.planner.explain.explanation import (
     considered,
     operator_is_silent,
@@ -17,6 +17,7 @@ from pointsman.planner.explain.explanation import (
     section,
 )
 from pointsman.planner.group_memory import GroupLast
+from pointsman.serving.words import quantity
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def _seen(observation: GroupObservation, policy: Policy) -> list[str]:
     lines.append(text.load(load.arrivals_per_s, load.prompt_tokens, load.output_tokens))
     if service is not None:
         goals = policy.objectives
-        shares = (service.ttft_attainment, service.tpot_attainment)
+        shares = (service.ttft_attainment, service.tpot_attainment, service.attainment)
         lines.append(text.attainment(goals.ttft_ms, goals.tpot_ms, *shares))
     if manager is not None:
         lines.append(text.manager(manager.waiting, manager.free_slots, manager.slots))
@@ -95,14 +96,8 @@ def _expected(decision: GroupDecision) -> list[str]:
 
 
 def _chosen(decision: GroupDecision, policy: Policy) -> list[str]:
-    number = text.instances(decision.instances)
-    if decision.changes_layout:
-        lines = [text.change(number, (), decision.reason)]
-    elif decision.reason is Reason.AWAITING_APPROVAL:
-        lines = [text.APPROVAL_AWAITED]
-    else:
-        lines = [text.stay(number, decision.reason)]
-    lines.append(decision.message)
+    number = quantity(decision.instances, "instance")
+    lines = [text.outcome(number, decision.reason, decision.changes_layout), decision.message]
     if decision.changes_layout and (consequence := text.consequence(policy.mode)):
         lines.append(consequence)
     return lines

@@ -1,6 +1,5 @@
 """One decision about an elastic group: how many instances, why, and what else was considered."""
 
-import math
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -13,6 +12,7 @@ from pointsman.planner.core.tuning import Tuning
 from pointsman.planner.core.types import Alternative, Bounds, Load, Policy, Reason
 from pointsman.planner.core.workload.arrival_forecast import RateForecaster
 from pointsman.planner.core.workload.request_lengths import Lengths
+from pointsman.serving.words import quantity
 
 GROUP_STATE_VERSION: Final = 1
 
@@ -43,8 +43,8 @@ def decide(
     observation = replace(observation, stuck=leads.stuck(now_s, policy.start_s, policy.tuning))
     if seen.load is None or seen.age_s > policy.stale_after_s:
         gap = state.forecaster.observe(None, policy.interval_s, now_s, policy.tuning)
-        was_read = seen.load is None and math.isfinite(seen.age_s)
-        why = decisions.load_unreadable() if was_read else groups.metrics_stale(seen.age_s)
+        stale = decisions.metrics_stale(seen.age_s, policy.stale_after_s)
+        why = stale if seen.age_s > policy.stale_after_s else decisions.LOAD_UNREADABLE
         return replace(state, forecaster=gap), _stays(observation, Reason.STALE_METRICS, why)
     state = _learned(state, observation, seen.load, now_s, policy.tuning)
     model = _model(state, observation, policy)
@@ -119,7 +119,7 @@ def _chosen(
     retained = _with_stuck(max(number for _, number in state.wanted), observation.stuck)
     highest = max(wanted, min(bounds.most, retained))
     if observation.seen.plan_in_progress and not observation.starting:
-        return _stays(observation, Reason.PLAN_IN_PROGRESS, decisions.plan_executing())
+        return _stays(observation, Reason.PLAN_IN_PROGRESS, decisions.PLAN_EXECUTING)
     if wanted > now and policy.scale_out:
         message = groups.too_few(now, wanted, keeps, goal)
         return GroupDecision(Reason.INSTANCES_SHORT, message, wanted, changes_layout=True)
@@ -194,5 +194,5 @@ def _awaiting(
     unwanted_s = 0.0 if unwanted_s is None else unwanted_s + observation.seen.window_s
     if unwanted_s < policy.scale_in_stabilization_s:
         return replace(state, unwanted_s=unwanted_s), decision
-    message = groups.withdrawn(asked, unwanted_s, decision.message)
+    message = decisions.withdrawn(quantity(asked, "instance"), unwanted_s, decision.message)
     return state, replace(decision, reason=Reason.WITHDRAWN, message=message, withdraws=True)

@@ -1,15 +1,11 @@
 """The numbers that a decision about the layout was made by, by name with unit."""
 
-from pointsman.planner.core.sizing.operating_point import OperatingPoint
-from pointsman.planner.core.sizing.pool_targets import Targets
-from pointsman.planner.core.state import State
-from pointsman.planner.core.types import Layout, Observation
+from pointsman.planner.core.layout.rejection_reasons import Choice
 
 
-def inputs(
-    state: State, wanted: Targets, point: OperatingPoint, now: Layout, observation: Observation
-) -> tuple[tuple[str, float], ...]:
+def inputs(choice: Choice) -> tuple[tuple[str, float], ...]:
     """What is not known is left out."""
+    state, wanted, point, now, observation = choice.state, choice.wanted, choice.point, choice.now, choice.observation
     service = observation.service
     numbers: dict[str, float | None] = {
         "ratePerSecond": wanted.rate_per_s,

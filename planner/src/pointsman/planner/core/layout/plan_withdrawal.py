@@ -29,7 +29,7 @@ def withdrawal(state: State, decision: Decision, observation: Observation, polic
     )
     if unwanted_s < long_s:
         return replace(state, unwanted_s=unwanted_s), decision
-    message = decisions.withdrawn(asked, unwanted_s, decision.message)
+    message = decisions.withdrawn(str(asked), unwanted_s, decision.message)
     withdrawn = replace(decision, reason=Reason.WITHDRAWN, message=message, withdraws=True)
     return replace(state, unwanted_s=None), withdrawn
 

@@ -27,27 +27,17 @@ class SwitchStep:
     deferred: str | None = None
     answered: bool = False
 
-    @classmethod
-    def none(cls, now: Layout) -> "SwitchStep":
-        """Nobody switches."""
-        return cls(now, now)
-
 
 def switch(
-    state: State,
-    observation: Observation,
-    policy: Policy,
-    now_s: float,
-    wanted: Targets,
-    point: OperatingPoint,
+    state: State, observation: Observation, policy: Policy, now_s: float, wanted: Targets, point: OperatingPoint
 ) -> tuple[State, SwitchStep]:
     """What switches, and the state that remembers what would."""
     now, calm = observation.layout, replace(state, wanting=None, wanting_ticks=0)
     if not policy.role_switch:
-        return calm, SwitchStep.none(now)
-    best = _best_switch(observation, policy, wanted, now, state, point)
+        return calm, SwitchStep(now, now)
+    best = _best_switch(observation, policy, wanted, state, point)
     if best == now:
-        return calm, SwitchStep.none(now)
+        return calm, SwitchStep(now, now)
     same_way = state.wanting is not None and (state.wanting[0] > now[0]) == (best[0] > now[0])
     state = replace(state, wanting=best, wanting_ticks=state.wanting_ticks + 1 if same_way else 1)
     gives = Role.DECODE if best[0] > now[0] else Role.PREFILL
@@ -73,21 +63,17 @@ def _fails(observation: Observation, policy: Policy, wanted: Targets) -> bool:
 
 
 def _best_switch(
-    observation: Observation,
-    policy: Policy,
-    wanted: Targets,
-    now: Layout,
-    state: State,
-    point: OperatingPoint,
+    observation: Observation, policy: Policy, wanted: Targets, state: State, point: OperatingPoint
 ) -> Layout:
     """The layout of the same size that serves the present best; the present one when no other is clearly better.
 
     At most four workers switch, and of equally good layouts the one with the fewest switches.
     """
-    best, best_worth, most_lost = now, 0.0, policy.tuning.max_attainment_loss
+    now, most_lost = observation.layout, policy.tuning.max_attainment_loss
+    best, best_worth = now, 0.0
     keeps = kept_by(point, observation, wanted.rate_per_s, state.forecaster.dispersion)
     moves = sorted(range(-4, 5), key=abs)
-    for layout, _, worth in weighed_switches(observation, policy, wanted, now, state, moves):
+    for layout, _, worth in weighed_switches(observation, policy, wanted, state, moves):
         # Needs are whole workers: who lacks a hundredth of one seems to lack half, and the other role would pay for it.
         if worth > best_worth and keeps(layout[0] - now[0]) >= keeps(0) - most_lost:
             best, best_worth = layout, worth
@@ -109,21 +95,16 @@ def kept_by(point: OperatingPoint, observation: Observation, rate_per_s: float, 
 
 
 def weighed_switches(
-    observation: Observation,
-    policy: Policy,
-    wanted: Targets,
-    now: Layout,
-    state: State,
-    moves: Sequence[int],
+    observation: Observation, policy: Policy, wanted: Targets, state: State, moves: Sequence[int]
 ) -> Iterator[tuple[Layout, float, float]]:
     """(a layout with so many decode workers made prefill workers, the share of the need that it serves more, what of
     that is beyond what a switch must bring).
 
-    What only starts serves nobody yet: it is the workers that serve which are weighed. Layouts that leave a role
-    without one of these, or its bounds, are left out.
+    What only starts serves nobody yet: it is the workers that serve which are weighed, and a role without one of these
+    gains nothing. Layouts that leave a role its bounds are left out.
     """
     tuning, (need_p, need_d) = policy.tuning, wanted.load_now
-    serving = observation.serving_layout
+    now, serving = observation.layout, observation.serving_layout
     # For so long the means are also of requests that the last switch was made for.
     recent = [r for r in state.history.switches if observation.at_s - r.at_s < tuning.length_window_s]
     last = recent[-1].target if recent else None
@@ -139,8 +120,6 @@ def weighed_switches(
     for moved in moves:
         p, d = now[0] + moved, now[1] - moved
         if not (policy.prefill.least <= p <= policy.prefill.most and policy.decode.least <= d <= policy.decode.most):
-            continue
-        if min(p, d, serving[0] + moved, serving[1] - moved) < 1 or moved == 0:
             continue
         way = Role.PREFILL if moved > 0 else Role.DECODE
         gain = served(serving[0] + moved, serving[1] - moved) - served(*serving)

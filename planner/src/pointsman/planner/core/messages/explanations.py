@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from pointsman.api.v1alpha1.plannerpolicy import Mode
+from pointsman.planner.core.messages import layouts
 from pointsman.planner.core.types import Reason
 from pointsman.serving.words import are, do, quantity
 
@@ -16,13 +17,9 @@ _CONSEQUENCES: Final = {
 
 def ago(seconds: float) -> str:
     """How long ago; negative: in the future, by this computer's clock."""
-    if seconds < 0:
-        return f"{-seconds:.0f} s ahead of the clock of this computer"
     if seconds < 120:
         return f"{seconds:.0f} s ago"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min ago"
-    return f"{seconds / 3600:.0f} h ago"
+    return f"{seconds / 60:.0f} min ago" if seconds < 7200 else f"{seconds / 3600:.0f} h ago"
 
 
 def _share(value: float | None) -> str:
@@ -52,25 +49,15 @@ def not_evaluated(name: str) -> str:
     return f"The planner has not evaluated {name} yet."
 
 
-def evaluation_unreadable() -> str:
-    """It has fields of another version."""
-    return (
-        "The planner's latest evaluation cannot be read, because planner and 'pointsman explain' have different "
-        "versions."
-    )
+EVALUATION_UNREADABLE: Final = (
+    "The planner's latest evaluation cannot be read, because planner and 'pointsman explain' have different versions."
+)
 
 
 def evaluation_too_large(name: str, nbytes: str) -> str:
     """The ConfigMap of the planner's state has no room for it."""
-    return (
-        f"The planner evaluates {name}, but its latest evaluation is too large for the ConfigMap of its state "
-        f"({nbytes} bytes). See plans, metrics and log of the planner instead."
-    )
-
-
-def evaluation_not_saved(name: str) -> str:
-    """By a planner of an earlier version."""
-    return f"The planner saved no evaluation of {name}, because it has an older version."
+    large = f"The latest evaluation of {name} is too large for the ConfigMap of the planner's state ({nbytes} bytes)."
+    return f"{large} See plans, metrics and log of the planner instead."
 
 
 # --- problems ---
@@ -78,24 +65,14 @@ def evaluation_not_saved(name: str) -> str:
 
 def over_budget(gpus: int, max_gpus: int) -> str:
     """The policy was lowered, or workers were started by hand."""
-    used = f"{quantity(gpus, 'GPU')} {are(gpus)} in use"
-    return f"{used}, more than budget.maxGpus ({max_gpus}): plans above the budget are not executed"
+    return f"{layouts.over_budget(gpus, max_gpus, scale_in=True)}: plans above the budget are not executed"
 
 
-def planner_silent(silent_s: float) -> str:
-    """It saves an evaluation at least each few seconds."""
-    return (
-        f"the planner has saved no evaluation for {silent_s:.0f} s, so all below is old; check that it "
-        "runs: kubectl get pods -A -l app.kubernetes.io/component=planner"
-    )
-
-
-def operator_silent(plan: str, waits_s: float) -> str:
-    """It gives each plan a phase."""
-    return (
-        f"the operator has not handled plan {plan} for {waits_s:.0f} s; check that it "
-        "runs: kubectl get pods -A -l app.kubernetes.io/component=operator"
-    )
+def silent(component: str, plan: str | None, silent_s: float) -> str:
+    """The planner saves an evaluation at least each few seconds, and the operator gives each ``plan`` a phase."""
+    work = f"handled plan {plan}" if plan else "saved an evaluation"
+    check = f"kubectl get pods -A -l app.kubernetes.io/component={component}"
+    return f"the {component} has not {work} for {silent_s:.0f} s; check that it runs: {check}"
 
 
 # --- metrics ---
@@ -122,39 +99,27 @@ LOAD_NOT_YET: Final = "the load is unknown until the second evaluation, because 
 
 def load(rate_per_s: float, prompt_tokens: float | None, answer_tokens: float | None) -> str:
     """The requests that arrive, and their mean lengths."""
-    lengths = ", of unknown length"
-    if prompt_tokens is not None and answer_tokens is not None:
-        lengths = f" of {prompt_tokens:.0f} prompt and {quantity(answer_tokens, 'answer token')}"
-    return f"{rate_per_s:.2f} requests/s{lengths}"
+    if prompt_tokens is None or answer_tokens is None:
+        return f"{rate_per_s:.2f} requests/s of unknown length"
+    return f"{rate_per_s:.2f} requests/s of {prompt_tokens:.0f} prompt and {quantity(answer_tokens, 'answer token')}"
 
 
-def attainment(ttft_ms: float, tpot_ms: float, ttft_share: float | None, tpot_share: float | None) -> str:
-    """The objectives, and the shares of requests that meet them."""
-    return f"first tokens within {ttft_ms:g} ms for {_share(ttft_share)} of requests, {_per_token(tpot_ms, tpot_share)}"
-
-
-def _per_token(tpot_ms: float, tpot_share: float | None) -> str:
-    return f"{tpot_ms:g} ms a token for {_share(tpot_share)}"
-
-
-def attainment_of_both(
+def attainment(
     ttft_ms: float, tpot_ms: float, ttft_share: float | None, tpot_share: float | None, both_share: float | None
 ) -> str:
-    """The same, with the share of requests that meet both."""
-    return f"{attainment(ttft_ms, tpot_ms, ttft_share, tpot_share)}, both for {_share(both_share)}"
+    """The objectives, and the shares of requests that meet them."""
+    first = f"first tokens within {ttft_ms:g} ms for {_share(ttft_share)} of requests"
+    return f"{first}, {tpot_ms:g} ms a token for {_share(tpot_share)}, both for {_share(both_share)}"
 
 
 def prefill_queue(requests: float | None) -> str:
     """Requests in it."""
-    if requests is None:
-        return "an unknown number of requests waits for a prefill worker"
-    return f"{quantity(requests, 'request')} {do(requests, 'wait')} for a prefill worker"
+    return f"requests waiting for a prefill worker: {'unknown' if requests is None else round(requests)}"
 
 
 def queued_at_gateways(requests: float) -> str:
     """By flow control."""
-    they = "it" if round(requests) == 1 else "they"
-    return f"{quantity(requests, 'request')} {are(requests)} queued at gateways: {they} would be late and delay others"
+    return f"{quantity(requests, 'request')} {are(requests)} queued at gateways, so that others are not late"
 
 
 def local_prefill(tokens: int) -> str:
@@ -183,8 +148,7 @@ def plan_awaits_approval(layout: str) -> str:
 
 def encode_workers(active: int, starting: int) -> str:
     """Of the encode pool."""
-    more = f", {starting} starting" if starting else ""
-    return f"{quantity(active, 'encode worker')} {do(active, 'serve')}{more}"
+    return f"{quantity(active, 'encode worker')} {do(active, 'serve')}, {starting} starting"
 
 
 # Gateways of an earlier version.
@@ -212,12 +176,9 @@ def rate(now_per_s: float, ahead_per_s: float | None) -> str:
 
 def recurring_rise(per_s: float, rise_per_s: float, share: float, days: int, weekly: bool) -> str:
     """``share``: of such rises that recurred, with which this one is counted."""
-    before = f"the last {days} days" if days > 1 else "the day before"
-    used = f"{share:.0%} of such rises recurred recently"
-    if share == 0:
-        used = "not used, because no such rise recurred recently"
-    on = "the same day a week ago" if weekly else before
-    return f"as on {on}: {per_s:.2f} requests/s then, a rise of {rise_per_s:.2f} ({used})"
+    day = "the same day a week ago" if weekly else f"the last {quantity(days, 'day')}"
+    recurred = f"{share:.0%} of such rises recurred recently"
+    return f"as on {day}: {per_s:.2f} requests/s then, a rise of {rise_per_s:.2f} ({recurred})"
 
 
 def workers_needed(prefill: float, decode: float, now: tuple[float, float] | None) -> str:
@@ -255,21 +216,9 @@ def alternative(
 # --- decision ---
 
 
-def change(layout: str, switches: Sequence[tuple[int, str, str]], reason: Reason) -> str:
-    """``switches``: so many workers from one role to another."""
-    moves = [f"{count} {source} to {target}" for count, source, target in switches]
-    how = f", switching {' and '.join(moves)}" if moves else ""
-    return f"go to {layout}{how} ({reason})"
-
-
-# The message of the decision names the guard.
-SWITCH_DEFERRED: Final = "wait: another split would be better, but the guards defer a switch"
-APPROVAL_AWAITED: Final = "wait: the plan for this layout awaits approval"  # no second plan is made
-
-
-def stay(layout: str, reason: Reason) -> str:
-    """Nothing is changed."""
-    return f"stay at {layout} ({reason})"
+def outcome(layout: str, reason: Reason, changes: bool) -> str:
+    """The message that follows names the steps, or why nothing is changed."""
+    return f"{'go to' if changes else 'stay at'} {layout} ({reason})"
 
 
 def consequence(mode: Mode) -> str:
@@ -288,53 +237,35 @@ def publication(seconds_ago: float, reason: str, changes: Sequence[str]) -> str:
     return f"{ago(seconds_ago)}, {reason}: {', '.join(changes)}"
 
 
-def denied(plan: str, ended_s: float, denied_for_s: float) -> str:
-    """Why there is no new plan for the same layout."""
-    patience = f"{denied_for_s:.0f} s after that (approvals.expireAfterSeconds)"
-    return f"{plan} for this layout was denied {ago(ended_s)}; the next plan is made {patience}"
-
-
-def retried(plan: str, phase: str, ended_s: float) -> str:
-    """A plan for the same layout failed or expired."""
-    return f"{plan} for this layout {phase.lower()} {ago(ended_s)}; the planner retries after 30 s, with back-off"
+def tried(plan: str, phase: str, ended_s: float, denied_for_s: float | None) -> str:
+    """A plan for the same layout ended. ``denied_for_s`` None: it failed or expired."""
+    after = "30 s, with back-off" if denied_for_s is None else f"{denied_for_s:.0f} s (approvals.expireAfterSeconds)"
+    return f"{plan} for this layout became {phase} {ago(ended_s)}; the planner retries after {after}"
 
 
 # --- what would change it ---
 
 
-def would_change(layout: str, reason: Reason) -> str:
-    """The decision at another load."""
-    how = ", after approval" if reason is Reason.AWAITING_APPROVAL else f" ({reason})"
-    return f"the planner would change to {layout}{how}"
-
-
 ANY_LOAD: Final = "any load: none was measured"  # no load was measured to compare with
+GUARDS_END: Final = "once the guards no longer defer it"
+PRESENT_LOAD: Final = "the present load"
+_LOADS: Final = {
+    "more_requests": "more than {:.2f} requests/s",
+    "longer_prompts": "prompts of {:.0f} tokens",
+    "longer_answers": "answers of {:.0f} tokens",
+    "fewer_requests": "fewer than {:.2f} requests/s",
+}
 
 
-def at_present_load(layout: str, reason: Reason) -> str:
-    """A guard defers it."""
-    return f"once the guards no longer defer it, {would_change(layout, reason)}"
+def at_load(point: str, value: float) -> str:
+    """``point``: a field of TurningPoints."""
+    return _LOADS[point].format(value)
 
 
-def at_rate(rate_per_s: float, layout: str, reason: Reason) -> str:
-    """More requests."""
-    return f"more than {rate_per_s:.2f} requests/s: {would_change(layout, reason)}"
-
-
-def at_prompts(tokens: float, layout: str, reason: Reason) -> str:
-    """Longer ones."""
-    return f"prompts of {quantity(tokens, 'token')}: {would_change(layout, reason)}"
-
-
-def at_answers(tokens: float, layout: str, reason: Reason) -> str:
-    """Longer ones."""
-    return f"answers of {quantity(tokens, 'token')}: {would_change(layout, reason)}"
-
-
-def at_fewer(rate_per_s: float | None, lasting_s: float, layout: str, reason: Reason) -> str:
-    """Fewer requests; None: the present load is low enough."""
-    low = "the present load" if rate_per_s is None else f"fewer than {rate_per_s:.2f} requests/s"
-    return f"{low} for {lasting_s:.0f} s: {would_change(layout, reason)}"
+def would_change(at: str, lasting_s: float, layout: str, reason: Reason) -> str:
+    """The decision at another load. ``lasting_s``: for how long it must last."""
+    lasting = f" for {lasting_s:.0f} s" if lasting_s else ""
+    return f"{at}{lasting}: the planner would change to {layout} ({reason})"
 
 
 def no_load(times: float) -> str:
@@ -350,16 +281,13 @@ NO_ESTIMATE: Final = "no estimate has been compared yet"
 
 def accuracy(predicted_share: float, observed_share: float, error: float) -> str:
     """``error``: the mean of one evaluation, 0..1."""
-    return (
-        f"expected {predicted_share:.0%} of requests within objectives with the recent workers; observed "
-        f"{observed_share:.0%}; mean error of one evaluation {quantity(error * 100, 'point')}"
-    )
+    shares = f"expected {predicted_share:.0%} of requests within objectives, observed {observed_share:.0%}"
+    return f"{shares}; mean error of one evaluation {quantity(error * 100, 'point')}"
 
 
 def if_executed(share: float, gpus: float) -> str:
     """In mode Shadow."""
-    estimate = f"estimated {share:.0%} on {quantity(gpus, 'GPU')}"
-    return f"with the recorded plans executed, {estimate}; start and switch times as usual"
+    return f"with the recorded plans executed, estimated {share:.0%} on {quantity(gpus, 'GPU')}"
 
 
 # --- plans ---
@@ -370,8 +298,8 @@ NO_PLAN: Final = "no plan was made"
 
 def plan_so_far(plan: str, seconds_ago: float, layout: str | None, reason: str, phase: str | None) -> str:
     """``layout`` None: a plan for routing numbers alone, of an earlier version."""
-    became = phase if phase is not None else "not handled by the operator yet"
-    return f"{plan} ({ago(seconds_ago)}): {layout if layout is not None else 'routing'}, {reason}; {became}"
+    became = phase or "not handled by the operator yet"
+    return f"{plan} ({ago(seconds_ago)}): {layout or 'routing'}, {reason}; {became}"
 
 
 # --- elastic groups ---
@@ -379,8 +307,7 @@ def plan_so_far(plan: str, seconds_ago: float, layout: str | None, reason: str, 
 
 def instances_serve(serving: int, desired: int, starting: int) -> str:
     """Of an elastic group."""
-    more = f", {starting} starting" if starting else ""
-    return f"{serving} of {quantity(desired, 'instance')} {do(desired, 'serve')}{more}"
+    return f"{serving} of {quantity(desired, 'instance')} {do(desired, 'serve')}, {starting} starting"
 
 
 def manager(waiting: float, free_slots: float, slots: float) -> str:
@@ -390,24 +317,16 @@ def manager(waiting: float, free_slots: float, slots: float) -> str:
 
 
 def group_rate(rate_per_s: float, lead_s: float, high_per_s: float) -> str:
-    """The forecast, and what the group is sized for."""
-    return (
-        f"{rate_per_s:.2f} requests/s in {lead_s:.0f} s, when a new instance would serve; planned for {high_per_s:.2f}"
-    )
+    """The forecast for when a new instance would serve, and what the group is sized for."""
+    return f"{rate_per_s:.2f} requests/s expected in {lead_s:.0f} s; planned for {high_per_s:.2f}"
 
 
 def group_step(step_s: float, per_request_s: float) -> str:
-    """How long a decode step takes."""
-    each = f"{per_request_s * 1000:.2f} ms for each request in it"
-    return f"a decode step of one instance takes {step_s * 1000:.1f} ms and {each}"
+    """How long a decode step of one instance takes."""
+    return f"a decode step takes {step_s * 1000:.1f} ms, and {per_request_s * 1000:.2f} ms for each request in it"
 
 
 def instances_needed(needed: float, prompt_share: float, answer_share: float, memory_share: float) -> str:
     """The estimates for so many."""
     in_time = f"{prompt_share:.0%} of prompts in time, {answer_share:.0%} of answers"
     return f"{needed:.0f} needed: {in_time}, and room for the KV of {memory_share:.0%}"
-
-
-def instances(number: int) -> str:
-    """In place of a layout."""
-    return quantity(number, "instance")

@@ -1,6 +1,5 @@
 """What a decision about an elastic group does, and why."""
 
-import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -14,13 +13,6 @@ def _instances(number: int) -> str:
 
 def _keep(instances: int, attainment: float) -> str:
     return f"{do(instances, 'keep')} {attainment:.0%} of requests within the objectives"
-
-
-def metrics_stale(age_s: float) -> str:
-    """``age_s``: of the oldest page, infinite where one was never read."""
-    if math.isinf(age_s):
-        return "the metrics of a gateway or of the manager were never read, so nothing is changed"
-    return f"the metrics are {age_s:.0f} s old, so nothing is changed"
 
 
 NO_REQUEST: Final = "no request has arrived yet, so nothing is changed"  # no length is known
@@ -58,14 +50,6 @@ def unchanged(now: int, targets: int, attainment: float) -> str:
 def stuck_instances(message: str, names: Sequence[str]) -> str:
     """Instances that take too long to start."""
     return sentences(message, f"instances that take too long to start and are ignored: {', '.join(names)}")
-
-
-def withdrawn(instances: int, unneeded_s: float, message: str) -> str:
-    """The plan for so many is withdrawn."""
-    verb = "has" if instances == 1 else "have"
-    return sentences(
-        f"{_instances(instances)} {verb} not been needed for {unneeded_s:.0f} s, so the plan is withdrawn", message
-    )
 
 
 def rejected(instances: int, chosen: int, attainment: float, goal: float) -> str:

@@ -26,30 +26,14 @@ def change(action: str, now: Layout, target: Layout, reason: Reason) -> str:
     return f"{_DONE[action]} from {now} to {target}: {_BECAUSE.get(reason, 'the need has changed')}"
 
 
-def enough(now: Layout, serving: Layout) -> str:
-    """The present layout is."""
-    return f"{now} is enough" + ("" if serving == now else f" once all of it serves; {serving} serves now")
-
-
-def spare(targets: Layout, now: Layout, serving: Layout, changes: bool) -> str:
-    """Fewer workers are enough. ``changes``: the sentence before names the present layout."""
-    return f"{targets} is enough{_running(now, serving, changes)}"
-
-
-def needed(need: Layout, now: Layout, serving: Layout, changes: bool) -> str:
-    """More workers are."""
-    return f"{need} is needed{_running(now, serving, changes)}"
-
-
-def needed_but_limited(need: Layout, now: Layout, serving: Layout, allowed: Layout) -> str:
-    """More workers are, than the policy allows."""
-    return f"{need} is needed, the policy allows {allowed}{_running(now, serving, True)}"
-
-
-def _running(now: Layout, serving: Layout, changes: bool) -> str:
-    if serving == now:
-        return "" if changes else f"; {now} run"
-    return f"; {now} run, of which {serving} serve"
+def situation(need: Layout, enough: bool, allowed: Layout | None, now: Layout, serving: Layout, changes: bool) -> str:
+    """``enough``: no more workers are needed; ``allowed``: by the policy, if that is fewer; ``changes``: the sentence
+    before names the present layout."""
+    limit = f", the policy allows {allowed}" if allowed else ""
+    run = "" if changes or allowed or need == now else f"; {now} run"
+    if serving != now:
+        run = f"; {now} run, of which {serving} serve"
+    return f"{need} is {'enough' if enough else 'needed'}{limit}{run}"
 
 
 def over_budget(gpus: int, max_gpus: int, scale_in: bool) -> str:
@@ -63,9 +47,9 @@ def minimum(min_gpus: int) -> str:
     return f"workers are started because budget.minGpus is {min_gpus}"
 
 
-def too_late(target: Layout) -> str:
+def too_late(start_s: float, enough: Layout) -> str:
     """The shortage is over before a worker could serve."""
-    return f"no worker is added: by the time it could serve, {target} will be enough"
+    return f"a worker started now serves in {start_s:.0f} s; by then {enough} is enough"
 
 
 def present(attainment: float, goal: float) -> str:
@@ -86,10 +70,4 @@ def deferred(why: str) -> str:
 
 def unread_pages(pages: int) -> str:
     """Why no worker is removed."""
-    until = "it is" if pages == 1 else "they are"
-    return f"{quantity(pages, 'page')} of metrics could not be read: no worker is removed until {until}"
-
-
-def during_switch(made: bool) -> str:
-    """Why no worker is removed. ``made``: the switch is made now, and not awaited."""
-    return f"no worker is removed while a switch is {'made' if made else 'awaited'}"
+    return f"{quantity(pages, 'page')} of metrics could not be read, so no worker is removed"

@@ -140,7 +140,6 @@ class Targets:
     retained: Layout  # for what was, of each role by itself …
     retained_of_both: int  # … and of both together
     planned_per_s: float  # requests that layouts are compared by: with those of the queue
-    clear_s: tuple[float, float]  # how long the queue may last: for workers that serve, for those that start
     seasonal_per_s: float | None = None  # of ``ahead_per_s``, what the season adds
 
     @property
@@ -201,7 +200,6 @@ def targets(memory: Memory, moment: DemandSnapshot) -> tuple[Memory, Targets]:
         retained=retained,
         retained_of_both=retained_of_both,
         planned_per_s=moment.planned_per_s,
-        clear_s=(moment.clear_s(at_once=True), moment.clear_s(at_once=False)),
         seasonal_per_s=moment.seasonal_per_s,
     )
 
