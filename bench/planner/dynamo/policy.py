@@ -59,7 +59,8 @@ class PointsmanPolicy:
             "routing": replace(ROUTING, prefill_token_budget=workload.prefill_engine["max_num_batched_tokens"]),
         }
         # As a profile of a live service is used: a table, corrected by what is seen.
-        self._base = reduce(lambda learner, each: learner.observe((each,)), _samples(samples), Learner()).model()
+        learner = reduce(lambda learner, each: learner.observe((each,)), _samples(samples), Learner())
+        self._base = learner.corrected(None, 0.0, 1.0)
         self._ticks = 0
         self.state = State()
         self.decision: Decision | None = None

@@ -47,6 +47,7 @@ SHOWN_BY: Final = {
     "need_gap_s": "test_pool_rule.py",
     "max_evaluation_gap_s": "test_pool_rule.py",
     "rate_headroom": "mixshift",
+    "new_requests_windows": "onoff",
     "return_memory_s": "test_pool_rule.py",
     "return_margin": "onoff",
     "max_retention_s": "onoff",

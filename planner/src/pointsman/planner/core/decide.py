@@ -28,6 +28,7 @@ from pointsman.planner.core.sizing.demand import (
     DemandSnapshot,
     Pool,
     deviations,
+    kept_s,
     reachable_attainment,
 )
 from pointsman.planner.core.sizing.operating_point import OperatingPoint, operating_point
@@ -208,7 +209,13 @@ def _targets(
         switchable=policy.switchable,
         prompts_changed_s=state.lengths.changed_s,
         prompts_longer_s=state.lengths.longer_s,
-        memory_s=max(policy.scale_in_stabilization_s, state.leads.lead_s(policy.start_s)),
+        memory_s=kept_s(
+            policy.scale_in_stabilization_s,
+            state.leads.lead_s(policy.start_s),
+            state.lengths.new_since_s,
+            now_s,
+            policy.tuning,
+        ),
         most=max(2, policy.max_gpus // observation.gpus_each, len(observation.workers)),
         seasonal_per_s=season.rise_per_s if season is not None else None,
         in_part=observation.unread_gateways > 0,

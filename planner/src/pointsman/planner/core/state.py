@@ -3,12 +3,11 @@
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from pointsman.api.protocol.names import Role
 from pointsman.planner.core import switch_guards
 from pointsman.planner.core.encode.target import EncodeMemory
 from pointsman.planner.core.engine.kv_transfer_time import Transfers
-from pointsman.planner.core.engine.learned_model import LearnedModel, Learner, of_even_prompts, undisturbed
-from pointsman.planner.core.engine.performance_model import CorrectedModel, Correction, PerformanceModel
+from pointsman.planner.core.engine.learned_model import Learner, of_even_prompts, undisturbed
+from pointsman.planner.core.engine.performance_model import PerformanceModel
 from pointsman.planner.core.engine.startup_time import Leads
 from pointsman.planner.core.engine.switch_time import SwitchLeads
 from pointsman.planner.core.hysteresis import RaiseHoldoff
@@ -33,10 +32,6 @@ class State:
     forecaster: RateForecaster = field(default_factory=RateForecaster)
     season: Season = field(default_factory=Season)
     learner: Learner = field(default_factory=Learner)
-    learned: LearnedModel | None = None
-    ticks: int = 0
-    prefill_correction: Correction = field(default_factory=Correction)  # of the policy's table
-    decode_correction: Correction = field(default_factory=Correction)
     lengths: Lengths = field(default_factory=Lengths)
     requests: float = 0.0
     shape: Shape = field(default_factory=Shape)
@@ -70,26 +65,15 @@ def learn(
     season = state.season.observe(arrivals, window_s, observation.at_s, forecaster, ahead_s, policy.tuning)
     samples = list(observation.samples)
     # Before anything was learned, this look itself says how long its prompts took between its steps.
-    known = model_of(state, base, policy.tuning) or state.learner.observe(samples).model()
-    if overflows(observation, policy.tuning):
-        # Prompts of any length are prefilled between decode steps, and known of only when they are done.
-        samples = [sample for sample in samples if sample.role is Role.PREFILL]
+    known = model_of(state, base, policy.tuning) or model_of(
+        replace(state, learner=state.learner.observe(samples)), base, policy.tuning
+    )
     if known is not None and lengths.prompt_tokens is not None:
-        new_tokens = lengths.prompt_tokens * (1 - lengths.cached_share)
-        samples = undisturbed(samples, known, max(1.0, new_tokens))
-        samples = of_even_prompts(samples, known)
-    learner, learned = state.learner.observe(samples), state.learned
-    if state.ticks < 12 or state.ticks % 12 == 0:  # a fit of many measurements takes longer than all else
-        learned = learner.model() or learned
-    prefill, decode = state.prefill_correction, state.decode_correction
-    if base is not None:
-        cached = lengths.prefixes.held_by_prefill if lengths.prefixes.matter else 0.0
-        corrected = learner.corrected(base, cached, state.shape.context_tokens(lengths))
-        prefill, decode = corrected.prefill, corrected.decode
+        new_tokens = max(1.0, lengths.prompt_tokens * (1 - lengths.cached_share))
+        samples = of_even_prompts(undisturbed(samples, known, new_tokens), known)
     return replace(
         state, leads=leads, lengths=lengths, transfers=state.transfers.observe(load.pulling_s, load.pulled_tokens),
-        forecaster=forecaster, season=season if policy.seasonal else Season(), learner=learner, learned=learned,
-        prefill_correction=prefill, decode_correction=decode, ticks=state.ticks + 1,
+        forecaster=forecaster, season=season if policy.seasonal else Season(), learner=state.learner.observe(samples),
         requests=min(state.requests + (load.measured or load.arrivals_per_s * window_s), 1e9),
         shape=state.shape.observe(samples, lengths), encode=state.encode.observe(observation, policy),
     )  # fmt: skip
@@ -122,15 +106,8 @@ def seen_switching(state: State, observation: Observation, policy: Policy) -> St
     return replace(state, history=history, wanting=None, wanting_ticks=0)  # done: the next is another one
 
 
-def overflows(observation: Observation, tuning: Tuning) -> bool:
-    """Whether the prefill queue is, or in this window was, so long that prompts are prefilled where they decode."""
-    depth = observation.service.prefill_queue_depth if observation.service else None
-    # It is looked at once a tick and full in between.
-    return depth is not None and depth >= tuning.queue_full_share * max(1, observation.routing.max_prefill_queue_size)
-
-
 def model_of(state: State, base: PerformanceModel | None, tuning: Tuning = SHIPPED) -> PerformanceModel | None:
-    """The table as corrected; without one, what the service taught."""
-    if base is None:
-        return state.learned
-    return CorrectedModel(base, state.prefill_correction, state.decode_correction, tuning.model_ratio_bound)
+    """The table, or without one a usual engine, as corrected by what the service taught; None: that is nothing yet."""
+    lengths = state.lengths
+    cached_tokens = lengths.prefixes.held_by_prefill if lengths.prefixes.matter else 0.0
+    return state.learner.corrected(base, cached_tokens, state.shape.context_tokens(lengths), tuning)

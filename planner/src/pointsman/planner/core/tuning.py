@@ -102,6 +102,9 @@ class Tuning(BaseModel):
     rate_headroom: Factor = 1.15
     """Workers are removed only if the remaining ones, and the threshold is raised only if the decode workers, can serve
     this many times the rate. Higher: more GPUs. Lower: changes are undone."""
+    new_requests_windows: Factor = 2.5
+    """For this many scale-in windows after a new mix, workers for the old mix are retained. More: more GPUs. Fewer:
+    workers are started again if the old mix returns."""
     return_memory_s: Positive = 3600.0
     """For this long a need that recurred is remembered. Longer: spare workers stay after the last burst. Shorter: rare
     bursts find no spare workers."""

@@ -114,11 +114,16 @@ class Correction:
         return min(max(self.fixed_ms + self.factor * table_ms, table_ms / bound), bound * table_ms)
 
     @classmethod
-    def fitted(cls, seen: Iterable[tuple[float, float, float]]) -> "Correction":
+    def fitted(
+        cls, seen: Iterable[tuple[float, float, float]], bound: float = SHIPPED.model_ratio_bound
+    ) -> "Correction":
         """The line with the least relative errors over (milliseconds by the table, observed, samples)."""
-        # A time of 0 in a user's table is no time to compare with.
+        # A time of 0 in a user's table is no time to compare with. One beyond the bound, as of a pod that was paused,
+        # counts as if it were at the bound.
         points = [
-            (1 / table_ms, observed_ms / table_ms, weight) for table_ms, observed_ms, weight in seen if table_ms > 0
+            (1 / table_ms, min(max(observed_ms / table_ms, 1 / bound), bound), weight)
+            for table_ms, observed_ms, weight in seen
+            if table_ms > 0
         ]
         if not points:
             return cls()

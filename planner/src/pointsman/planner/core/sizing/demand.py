@@ -39,6 +39,15 @@ def deviations(attainment: float) -> float:
     return _NORMAL.inv_cdf(max(0.5, 1 - 2 * late_share(attainment)))
 
 
+def kept_s(
+    stabilization_s: float, lead_s: float, new_since_s: float | None, now_s: float, tuning: Tuning = SHIPPED
+) -> float:
+    """How long a need is kept: a start-up at least, and longer while requests are new: those before may come back."""
+    new_s = tuning.new_requests_windows * stabilization_s
+    is_new = new_since_s is not None and now_s - new_since_s < new_s
+    return max(new_s if is_new else stabilization_s, lead_s)
+
+
 @dataclass(frozen=True, slots=True)
 class Pool:
     """One role's workers: serving, and when each starting one will be."""
@@ -129,13 +138,9 @@ class DemandSnapshot:
     @property
     def sudden(self) -> bool:
         """Whether the rate changed suddenly a moment ago, of requests of the kind that is known."""
-        tuning = self.point.tuning
-        return self.answers_known and self._new_s > tuning.patience_s and is_sudden(self.forecaster, self.now_s, tuning)
-
-    @property
-    def _new_s(self) -> float:
-        """Since prompts were last seen to be of another kind than before."""
-        return math.inf if self.prompts_changed_s is None else self.now_s - self.prompts_changed_s
+        changed_s, tuning = self.prompts_changed_s, self.point.tuning
+        new = changed_s is not None and self.now_s - changed_s <= tuning.patience_s
+        return self.answers_known and not new and is_sudden(self.forecaster, self.now_s, tuning)
 
     @property
     def fell_s(self) -> float | None:

@@ -5,7 +5,7 @@ sequences a decode worker may hold within the token objective, and how uneven re
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
@@ -295,9 +295,11 @@ def operating_point(
 
     @cache
     def beside_local() -> tuple[tuple[float, float, float], ...]:
-        tpots_ms = [free * objectives.tpot_ms for free in FREE_SHARES]
-        found = _decode_batches(model, observation, tpots_ms, context_tokens, tuning)
-        return tuple((free, batch, step_s) for free, (batch, step_s) in zip(FREE_SHARES, found, strict=True))
+        tpots_ms = {free: free * objectives.tpot_ms for free in FREE_SHARES}
+        return tuple(
+            (free, *_decode_batch(model, observation, tpot_ms, context_tokens, tuning))
+            for free, tpot_ms in tpots_ms.items()
+        )
 
     full = observation.max_sequences or MOST_SEQUENCES
     if observation.kv_capacity_tokens is not None:
@@ -427,49 +429,13 @@ def _decode_batch(
     if step_ms <= limit_ms:
         return high, step_ms / 1000
     low = LEAST_SEQUENCES
-    for _ in range(24):
+    for _ in range(16):
         middle = (low + high) / 2
         if model.decode_step_ms(middle, middle * context_tokens) <= limit_ms:
             low = middle
         else:
             high = middle
     return low, model.decode_step_ms(low, low * context_tokens) / 1000
-
-
-def _decode_batches(
-    model: PerformanceModel,
-    observation: Observation,
-    tpots_ms: Sequence[float],
-    context_tokens: float,
-    tuning: Tuning,
-    steps: int = 24,
-) -> Iterator[tuple[float, float]]:
-    """The same for many objectives, quicker and not as exact: off one curve of step times, once refined."""
-
-    def step_ms(batch: float) -> float:
-        return model.decode_step_ms(batch, batch * context_tokens)
-
-    growth = (_most_sequences(observation, context_tokens, tuning) / LEAST_SEQUENCES) ** (1 / steps)
-    batches = [LEAST_SEQUENCES * growth**n for n in range(steps + 1)]
-    curve = [(batch, step_ms(batch)) for batch in batches]
-    for limit_ms in (tuning.usable_tpot_share * tpot_ms for tpot_ms in tpots_ms):
-        beyond = next((n for n, (_, ms) in enumerate(curve) if ms > limit_ms), len(curve))
-        if beyond in (0, len(curve)):
-            batch, ms = curve[min(beyond, len(curve) - 1)]
-            yield batch, ms / 1000
-            continue
-        low, high = curve[beyond - 1 : beyond + 1]
-        for _ in range(2):
-            between = _crossing(low, high, limit_ms)
-            ms = step_ms(between)
-            low, high = ((between, ms), high) if ms <= limit_ms else (low, (between, ms))
-        yield _crossing(low, high, limit_ms), limit_ms / 1000
-
-
-def _crossing(low: tuple[float, float], high: tuple[float, float], limit_ms: float) -> float:
-    """The batch where a line between two points of a curve of step times reaches ``limit_ms``."""
-    (few, soonest_ms), (many, latest_ms) = low, high
-    return few + (many - few) * (limit_ms - soonest_ms) / (latest_ms - soonest_ms)
 
 
 def _most_sequences(observation: Observation, context_tokens: float, tuning: Tuning) -> float:

@@ -38,7 +38,8 @@ class Lengths:
     prompt_tokens: float | None = None
     output_tokens: float | None = None
     finished_tokens: float | None = None  # output of those that ended
-    changed_s: float | None = None  # when prompts were last seen to be of another kind than before …
+    first_s: float | None = None  # when requests were first seen …
+    changed_s: float | None = None  # … when prompts were last seen to be of another kind than before …
     longer_s: float | None = None  # … and when that was a longer one
     first: FirstAnswers = field(default_factory=FirstAnswers)
     prefixes: Prefixes = field(default_factory=Prefixes)
@@ -90,12 +91,18 @@ class Lengths:
             prompt_tokens=prompt,
             output_tokens=max(output, first.output_tokens or 0.0),
             finished_tokens=output,
+            first_s=now_s if self.first_s is None else self.first_s,
             changed_s=now_s if recent_prompts is not None else self.changed_s,
             longer_s=now_s if longer else self.longer_s,
             first=first,
             prefixes=prefixes,
             shares_of=behind,
         )  # fmt: skip
+
+    @property
+    def new_since_s(self) -> float | None:
+        """Since when the requests are those that they are; None: there were none."""
+        return self.first_s if self.changed_s is None else self.changed_s
 
     @property
     def requests(self) -> float:
