@@ -119,7 +119,7 @@ def test_all_planners_of_a_load_see_the_same_and_arrow_gets_the_best_fixed_layou
 
 
 def test_six_workers_serve_all_the_time_and_only_their_roles_change() -> None:
-    cell = Cell(LOADS[CHANGING], 1)
+    cell = Cell(LOADS[CHANGING], 2)
     cell.at = replace(cell.at, trace=first(cell.at.trace, 210))
     result = simulate(cell.at.trace, cell.at.simulation, cell.at.policy, ours())
     assert {(change.kind, change.role) for change in result.transitions} == {("switch", Role.DECODE)}

@@ -13,7 +13,7 @@ from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.engine.linear_model import LinearModel
-from pointsman.planner.core.state import State
+from pointsman.planner.core.state import State, model_of
 from pointsman.planner.core.types import (
     Bounds,
     Decision,
@@ -718,5 +718,7 @@ def test_times_of_uneven_prompts_are_learned_as_those_of_even_ones() -> None:
             sample = EngineSample(Role.PREFILL, 1.3 * LLAMA_8B_H100.prefill_ms(15_000, 0), 15_000, lengths=lengths)
             seen = observed(2.5 * tick, LONG, samples=(sample,))
             state, _, _ = decide(state, seen, POLICY, seen.at_s, LLAMA_8B_H100)
-        factors.append(state.prefill_correction.ms(1000.0) / 1000.0)
+        model = model_of(state, LLAMA_8B_H100)
+        assert model is not None
+        factors.append(model.prefill_ms(15_000, 0) / LLAMA_8B_H100.prefill_ms(15_000, 0))
     assert factors[0] > 1.1 + factors[1] - 1.0

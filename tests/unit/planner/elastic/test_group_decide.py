@@ -153,16 +153,6 @@ def test_what_clients_get_too_late_asks_for_more_than_the_model_does() -> None:
     assert max(each.instances for each in decisions) > enough
 
 
-def test_the_more_requests_must_be_in_time_the_higher_a_rate_a_group_is_sized_for() -> None:
-    inputs = []
-    for attainment in (0.5, 0.8, 0.9, 0.99):
-        hand = Hand(replace(POLICY, objectives=replace(POLICY.objectives, attainment=attainment)))
-        inputs.append(dict(hand.look(HEAVY, 4).inputs))
-    rates = [each["highRatePerSecond"] for each in inputs]
-    assert {each["ratePerSecond"] for each in inputs} == {rates[0]}, "half of the errors are above what is expected"
-    assert rates == sorted({*rates})
-
-
 def test_a_window_without_answers_neither_proves_nor_forgets_anything() -> None:
     hand = Hand()
     hand.looks(10, HEAVY, 4)

@@ -33,7 +33,7 @@ def poisson(draw: random.Random, mean: float) -> int:
 def test_before_anything_is_seen_nothing_is_expected() -> None:
     nothing = after([None, None])
     assert nothing.trend is None
-    assert nothing.expected(LEAD_S) == nothing.bound(LEAD_S, 1.0) == 0
+    assert nothing.expected(LEAD_S) == 0
 
 
 def test_a_constant_load_is_forecast_as_itself() -> None:
@@ -68,20 +68,6 @@ def test_steady_poisson_arrivals_are_never_taken_for_a_change() -> None:
     assert forecaster.changed_s is None
 
 
-def test_the_upper_bound_covers_its_share_of_the_truths_of_a_noisy_load() -> None:
-    draw, forecaster = random.Random(7), RateForecaster()
-    promised: list[float] = []
-    covered: list[bool] = []
-    rates = [20 + 8 * math.sin(tick / 80) for tick in range(1500)]
-    horizon = round(LEAD_S / TICK_S)
-    for tick, rate in enumerate(rates):
-        forecaster = forecaster.observe(poisson(draw, rate * TICK_S), TICK_S, TICK_S * (tick + 1))
-        if tick >= 300:
-            covered.append(rate <= promised[tick - horizon])
-        promised.append(forecaster.bound(LEAD_S, 1.28))
-    assert 0.8 < sum(covered) / len(covered) < 0.99
-
-
 def test_a_gap_in_the_observations_is_bridged_not_read_as_zero() -> None:
     assert after([25.0] * 40 + [None] * 10).expected(LEAD_S) == pytest.approx(10, rel=0.05)
 
@@ -89,7 +75,7 @@ def test_a_gap_in_the_observations_is_bridged_not_read_as_zero() -> None:
 @given(counts=st.lists(st.none() | st.floats(0, 1e7), max_size=80))
 def test_no_history_makes_a_negative_or_infinite_forecast_and_memory_stays_bounded(counts: list[float | None]) -> None:
     forecaster = after(counts)
-    assert 0 <= forecaster.expected(LEAD_S) <= forecaster.bound(LEAD_S, 1.0) < math.inf
+    assert 0 <= forecaster.expected(LEAD_S) < math.inf
     assert len(forecaster.surprises) <= SURPRISES_KEPT
 
 
@@ -137,16 +123,6 @@ def test_chance_does_not_look_like_a_fall() -> None:
         forecaster = forecaster.observe(poisson(draw, 2 * TICK_S), TICK_S, TICK_S * (tick + 1))
         falls += forecaster.fell_s == TICK_S * (tick + 1)
     assert falls <= 1, "nine, were a fall believed as soon as a rise"
-
-
-@pytest.mark.parametrize("window_s", [30.0, 60.0])
-def test_the_bound_is_one_too_where_windows_are_as_long_as_a_prometheus_scrape(window_s: float) -> None:
-    draw, forecaster = random.Random(7), RateForecaster()
-    covered: list[bool] = []
-    for tick in range(1, 1500):
-        forecaster = forecaster.observe(poisson(draw, 3 * window_s), window_s, window_s * tick)
-        covered.append(forecaster.bound(90.0, 1.0) >= 3)
-    assert sum(covered[200:]) / len(covered[200:]) > 0.7
 
 
 def test_a_steep_ramp_is_expected_to_double_at_most_within_a_start() -> None:

@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from pointsman.api.protocol.names import Role
-from pointsman.planner.core.engine.performance_model import Correction
 from pointsman.planner.core.sizing.operating_point import OperatingPoint, operating_point
-from pointsman.planner.core.state import State, learn
+from pointsman.planner.core.state import State, learn, model_of
 from pointsman.planner.core.types import EngineSample, Load, Objectives, Policy, Uncached
 from pointsman.planner.core.workload.prefix_cache_hits import NOTHING_CACHED, Prefixes
 from pointsman.planner.core.workload.request_lengths import Lengths
@@ -65,7 +64,9 @@ def test_a_measured_prefill_is_held_against_what_its_prompt_and_what_was_cached_
         samples = (EngineSample(Role.PREFILL, took_ms, 3200.0),)
         seen = replace(observed(5.0 * tick, LOAD), load=LOAD, samples=samples)
         state = learn(state, seen, LOAD, Policy(), LLAMA_8B_H100)
-    assert state.prefill_correction == Correction()
+    model = model_of(state, LLAMA_8B_H100)
+    assert model is not None
+    assert model.prefill_ms(3200, 300) == pytest.approx(took_ms)
 
 
 def test_a_prompt_that_is_cached_where_it_decodes_is_never_sent_and_costs_nobody_anything() -> None:

@@ -116,7 +116,7 @@ class Learner:
     def _compared(self, model: PerformanceModel, cached_tokens: float, context_tokens: float) -> tuple[Compared, ...]:
         """Of prefills, and of steps: (milliseconds by ``model``, as measured, samples)."""
         prefills = tuple(
-            (pass_ms(model, b.batch, b.tokens / b.batch, cached_tokens), b.milliseconds, b.weight)
+            (pass_ms(model, b.batch, max(1.0, b.tokens / b.batch), cached_tokens), b.milliseconds, b.weight)
             for b in self.prefills.means()
         )
         # Not every engine says how many tokens its sequences hold.

@@ -429,7 +429,7 @@ def _decode_batch(
     if step_ms <= limit_ms:
         return high, step_ms / 1000
     low = LEAST_SEQUENCES
-    for _ in range(16):
+    for _ in range(24):
         middle = (low + high) / 2
         if model.decode_step_ms(middle, middle * context_tokens) <= limit_ms:
             low = middle
