@@ -82,6 +82,7 @@ def test_passes_of_many_prompts_correct_a_table_of_single_ones() -> None:
         took_ms = 1.5 * pass_ms(TABLE, prompts, 1000, 0)
         learner = learner.observe([EngineSample(Role.PREFILL, took_ms, prompts * 1000, prompts)] * 10)
     corrected = learner.corrected(TABLE, 0.0, 2000)
+    assert corrected is not None
     assert corrected.prefill_ms(1000, 0) == pytest.approx(1.5 * TABLE.prefill_ms(1000, 0), rel=0.03)
     assert pass_ms(corrected, 8, 1000, 0) < 8 * corrected.prefill_ms(1000, 0), "they share the fixed part"
 
@@ -207,6 +208,7 @@ def test_an_engine_is_not_thought_slower_because_prompts_are_uneven(window: int)
         for n in range(0, len(samples), 4):
             learner = learner.observe(samples[n : n + 4])
         corrected = learner.corrected(table, 0.0, 1.0)
+        assert corrected is not None
         return sum(corrected.prefill_ms(n, 0) for n in sizes) / sum(table.prefill_ms(n, 0) for n in sizes)
 
     assert slower(found) > 1.2, "as it is measured"
@@ -251,6 +253,7 @@ def test_a_table_is_corrected_by_the_measurements_that_are_kept_whichever_table_
         )
     for table in (TABLE, LinearModel(10, 0.04, 0, 3, 0.005, 5e-6)):
         model = learner.corrected(table, 0.0, 2000.0)
+        assert model is not None
         assert model.prefill_ms(3000, 0) == pytest.approx(2.7 * TABLE.prefill_ms(3000, 0), rel=0.03)
         assert model.decode_step_ms(20, 40_000) == pytest.approx(0.5 * TABLE.decode_step_ms(20, 40_000), rel=0.03)
 
