@@ -103,6 +103,18 @@ def test_passes_of_one_long_prompt_and_of_many_short_ones_with_as_many_tokens_ar
         assert pass_ms(model, prompts, tokens, 0) == pytest.approx(took_ms(prompts, tokens), rel=0.1)
 
 
+@pytest.mark.parametrize(
+    ("role", "tokens", "batch"), [(Role.PREFILL, 60.0, 1.0), (Role.DECODE, 40_000.0, 8.0)], ids=str
+)
+def test_one_pass_that_compiled_or_was_paused_for_a_minute_is_no_slower_engine(
+    role: Role, tokens: float, batch: float
+) -> None:
+    found = samples(random.Random(10), 200, 0.08)
+    model = taught([EngineSample(role, 60_000.0, tokens, batch), *found])
+    assert model.prefill_ms(4000, 0) == pytest.approx(prefill_ms(4000), rel=0.1)
+    assert model.decode_step_ms(30, 120_000) == pytest.approx(step_ms(30, 120_000), rel=0.1)
+
+
 def test_steps_whose_tokens_are_not_known_are_taken_as_of_the_usual_context() -> None:
     found = [EngineSample(Role.DECODE, step_ms(batch, 1000 * batch), None, batch) for batch in (1, 4, 8, 16)] * 20
     found.append(EngineSample(Role.PREFILL, 30.0, 400))

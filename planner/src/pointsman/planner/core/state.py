@@ -64,13 +64,13 @@ def learn(
     ahead_s = horizon_s(state, policy)
     season = state.season.observe(arrivals, window_s, observation.at_s, forecaster, ahead_s, policy.tuning)
     samples = list(observation.samples)
-    # Before anything was learned, this look itself says how long its prompts took between its steps.
-    known = model_of(state, base, policy.tuning) or model_of(
-        replace(state, learner=state.learner.observe(samples)), base, policy.tuning
-    )
-    if known is not None and lengths.prompt_tokens is not None:
-        new_tokens = max(1.0, lengths.prompt_tokens * (1 - lengths.cached_share))
-        samples = of_even_prompts(undisturbed(samples, known, new_tokens), known)
+    if samples and lengths.prompt_tokens is not None:
+        # Before anything was learned, this look itself says how long its prompts took between its steps.
+        first = replace(state, learner=state.learner.observe(samples))
+        known = model_of(state, base, policy.tuning) or model_of(first, base, policy.tuning)
+        if known is not None:
+            new_tokens = max(1.0, lengths.prompt_tokens * (1 - lengths.cached_share))
+            samples = of_even_prompts(undisturbed(samples, known, new_tokens), known)
     return replace(
         state, leads=leads, lengths=lengths, transfers=state.transfers.observe(load.pulling_s, load.pulled_tokens),
         forecaster=forecaster, season=season if policy.seasonal else Season(), learner=state.learner.observe(samples),

@@ -5,6 +5,7 @@ so that what one load taught is not forgotten at the next. How the parts of the 
 much the same in all transformers, and one load alone cannot tell them apart.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -128,8 +129,11 @@ class Learner:
 
 
 def _ratio(seen: Compared) -> float:
-    """How many times as long as by the model it took, in the mean."""
-    return sum(weight * ms / by_model_ms for by_model_ms, ms, weight in seen) / sum(weight for _, _, weight in seen)
+    """How many times as long as by the model it took: the weighted median, which one that was paused moves little."""
+    ratios = sorted((ms / by_model_ms, weight) for by_model_ms, ms, weight in seen)
+    half = sum(weight for _, weight in ratios) / 2
+    below = itertools.accumulate(weight for _, weight in ratios)
+    return next(ratio for (ratio, _), weight in zip(ratios, below, strict=True) if weight >= half)
 
 
 def undisturbed(samples: Sequence[EngineSample], model: PerformanceModel, prompt_tokens: float) -> list[EngineSample]:
