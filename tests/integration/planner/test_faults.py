@@ -111,7 +111,7 @@ class SetClock(SystemClock):
 
 
 async def test_a_wall_clock_that_is_set_neither_moves_workers_nor_blinds_the_planner(world: World) -> None:
-    await world.policy()
+    await world.policy(objectives={"ttftMs": 1000, "tpotMs": 8.5})  # 20 sequences a decode worker, of 80
     await world.service()
     clock = SetClock()
     cluster = Cluster(world.kube, world.namespace)
