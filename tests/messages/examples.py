@@ -30,7 +30,7 @@ _OTHERS: Final = ("chat-7850d6c5d-1", "chat-7850d6c5d-2", "chat-7850d6c5d-3", "c
 _IMAGES: Final = (("registry.example.com/worker:1.2", "9f3c"), ("registry.example.com/worker:1.3", "b210"))
 _ERROR: Final = 'pods "chat-7850d6c5d-0" is forbidden: exceeded quota: gpus'
 _DEFERRED: Final = "needed in 1 of 3 evaluations"
-_REJECTED: Final = "fewer workers than needed: 2P1D is needed"
+_REJECTED: Final = "does not cover the need of 2P1D"
 _BY_NAME: Final[dict[str, tuple[Any, ...]]] = {
     "action": ("scaleIn",),
     "amounts": ((("2", "engine"), ("1", "sidecar")),),

@@ -50,10 +50,10 @@ def more(other: Alternative, chosen: Alternative, found: Numbers) -> bool:
     return beyond and workers_of(found[-1]) == (chosen.prefill, chosen.decode)
 
 
-MORE = r"(, with the margin for peaks)?(?:, also for the queue of \d+)?"
+MORE = r"(, with the margin for peaks)?(?:, which includes a queue of \d+)?"
 LAYOUT = r"(\d+P\d+D)"
 CHECKS: dict[str, Check] = {
-    rf"fewer workers than needed: {LAYOUT} is needed{MORE}": fewer,
+    rf"does not cover the need of {LAYOUT}{MORE}": fewer,
     rf"more workers than needed: {LAYOUT} is enough": more,
     rf"a worker started now serves in \d+ s; by then {LAYOUT} is enough": more,
     r"needs (\d+) GPUs?, the budget is (\d+)": lambda o, _, n: o.gpus == int(n[0]) > int(n[1]),

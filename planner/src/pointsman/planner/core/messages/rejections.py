@@ -31,8 +31,8 @@ def short(need: Layout, for_peaks: bool, queue: float) -> str:
     """``for_peaks``: the layout would keep the objectives of an even load; ``queue``: requests that have to be served
     in addition."""
     margin = ", with the margin for peaks" if for_peaks else ""
-    more = f", also for the queue of {queue:.0f}" if queue else ""
-    return f"fewer workers than needed: {need} is needed{margin}{more}"
+    more = f", which includes a queue of {queue:.0f}" if queue else ""
+    return f"does not cover the need of {need}{margin}{more}"
 
 
 def too_many_switches(most: int, workers: int) -> str:
