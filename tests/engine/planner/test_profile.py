@@ -15,6 +15,9 @@ from pointsman.planner.profile import command as profile
 from pointsman.planner.replay import command as replay
 from pointsman.planner.table_files import Table, read_table
 
+# Both sides are measured one after the other: where the computer changes its speed between them, they are measured
+# again. A table that is wrong is wrong each time.
+ATTEMPTS = 3
 KV_BYTES = 4 * 2 * 32 * 2 * 4  # layers, KV heads, head size, keys and values, float32
 POLICY = "objectives: {ttftMs: 2000, tpotMs: 100}\nbudget: {maxGpus: 3}\n"
 
@@ -47,20 +50,22 @@ async def test_a_decode_worker_is_profiled_and_its_table_says_what_a_client_sees
     service: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     worker = service.workers["decode-0"]
-    lengths = (200, 1000)
-    waited = {tokens: await waits_ms(worker.url, tokens, 7) for tokens in lengths}
-    table = await profiled(worker.url, tmp_path / "table.json", minutes=0.4)
+    for _ in range(ATTEMPTS):
+        waited = {tokens: await waits_ms(worker.url, tokens, 7) for tokens in (200, 1000)}
+        table = await profiled(worker.url, tmp_path / "table.json", minutes=0.4)
+        for tokens, seen in waited.items():
+            seen += await waits_ms(worker.url, tokens, 7)
+        said = {tokens: table.performance.prefill_ms(tokens, 0) for tokens in waited}
+        # What a client waits is more than the engine takes; others on the computer make both longer at times.
+        agree = all(0.25 * min(seen) < said[tokens] < max(seen) for tokens, seen in waited.items())
+        if agree:
+            break
+    assert agree, f"the table says {said} ms; clients waited {waited} ms; so it was {ATTEMPTS} times"
     found = table.document
     assert found.kv_capacity_tokens == 32_768, "64 MiB"
     assert found.kv_bytes_per_token == pytest.approx(KV_BYTES, rel=0.01)
     assert found.kv_transfer is not None, "a prefill worker is there: transfers were seen"
     assert found.kv_transfer.bytes_per_second > 1e7
-
-    for tokens in lengths:
-        # What a client waits is more than the engine takes; others on the computer make both longer at times.
-        seen = sorted(waited[tokens] + await waits_ms(worker.url, tokens, 7))
-        said = table.performance.prefill_ms(tokens, 0)
-        assert 0.25 * seen[0] < said < seen[-1], f"{tokens} tokens: {said:.1f} ms; clients waited {seen} ms"
     assert table.performance.prefill_ms(1000, 0) > 2 * table.performance.prefill_ms(100, 0)
     assert table.performance.decode_step_ms(4, 4 * 1000) < 4 * table.performance.decode_step_ms(1, 1000), "a batch pays"
 
