@@ -183,7 +183,7 @@ class GroupLooks:
         return found
 
 
-@pytest.mark.parametrize(("rate", "share"), [(14.0, 0.5), (10.0, 0.5), (12.0, 0.5)])
+@pytest.mark.parametrize(("rate", "share"), [(14.0, 0.5), (8.0, 0.5), (12.0, 0.5)])
 def test_no_instance_goes_when_a_gateway_is_read_again(rate: float, share: float) -> None:
     looks = GroupLooks(8)
     before = looks.go(60, rate)[-1]

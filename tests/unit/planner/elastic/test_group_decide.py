@@ -7,6 +7,7 @@ import pytest
 
 from pointsman.planner.core.elastic.decide import GroupState, decide
 from pointsman.planner.core.elastic.types import GroupDecision, ManagerWindow
+from pointsman.planner.core.tuning import SHIPPED
 from pointsman.planner.core.types import Bounds, Policy, Reason, Service, WorkerCondition
 from pointsman.serving.elastic.latency_model import LatencyModel
 from pointsman.serving.elastic.step_sums import StepSums
@@ -47,7 +48,52 @@ def test_spare_instances_go_when_no_more_were_needed_for_as_long_as_the_policy_s
     assert decisions[changing[0]].reason is Reason.SPARE_CAPACITY
     assert decisions[changing[0]].instances == 1
     assert (changing[0] + 1) * TICK_S >= 0.9 * POLICY.scale_in_stabilization_s
-    assert "would be enough" in decisions[0].message
+    assert decisions[0].message == "1 instance would be enough, but that has not lasted for 30 s yet"
+
+
+def test_an_instance_that_a_little_more_load_would_need_again_stays_and_none_is_started_for_it() -> None:
+    def needs(rate: float) -> float:
+        return dict(Hand().look(rate, 2).inputs)["instancesNeeded"]
+
+    rates = [number / 10 for number in range(1, 1000)]
+    rate = next(rate for rate in rates if needs(SHIPPED.rate_headroom * rate) == 2)
+    assert needs(rate) == 1
+    kept = Hand().looks(40, rate, 2)
+    assert {each.changes_layout for each in kept} == {False}
+    assert kept[-1].message == "1 instance would be enough, but too few for 15% more requests"
+    assert not Hand().look(rate, 1).changes_layout, "it is enough for what is expected"
+    assert any(each.changes_layout for each in Hand().looks(40, rate / 2, 2))
+
+
+@pytest.mark.parametrize(
+    ("policy", "more", "why"),
+    [
+        ({"scale_in": False}, {}, "the policy does not allow scale-in"),
+        ({}, {"starting": 1}, "another instance still starts"),
+        ({}, {"seen": replace(seen(1.0, LIGHT, 4).seen, old_pages=2)}, "the metrics of 2 pods could not be read"),
+    ],
+)
+def test_why_spare_instances_stay_is_said(policy: Any, more: Any, why: str) -> None:
+    decision = Hand(replace(POLICY, **policy)).looks(40, LIGHT, 4, **more)[-1]
+    assert not decision.changes_layout
+    assert decision.message == f"1 instance would be enough, but {why}"
+    assert {each.rejected_because for each in decision.alternatives if each.instances < decision.instances} == {why}
+
+
+def test_bounds_are_named_where_they_allow_no_fewer() -> None:
+    decision = Hand(bounds=Bounds(3, 8)).look(LIGHT, 3)
+    fewer = {each.rejected_because for each in decision.alternatives if each.instances < 3}
+    assert fewer == {"the bounds allow no fewer than 3"}
+
+
+def test_an_instance_below_one_that_does_not_start_stays_and_why_is_said() -> None:
+    starts = [replace(each, condition=WorkerCondition.STARTING) for each in instances(1)]
+    pods = (*starts, *instances(2)[1:])
+    hand = Hand()
+    decision = [hand.look(LIGHT, 1, starting=1, instances=pods) for _ in range(200)][-1]
+    assert not decision.changes_layout
+    why = "an instance that serves would be removed before one that does not start"
+    assert f"1 instance would be enough, but {why}".lower() in decision.message.lower()
 
 
 def test_a_short_need_in_that_time_keeps_them() -> None:

@@ -67,18 +67,21 @@ def decide(
     needed = model.needed(load, bounds.most)
     stable_s = max(policy.scale_in_stabilization_s, lead_s)
     recent = tuple(each for each in state.wanted if each[0] > now_s - stable_s)
+    # Those that remain must be enough for a little more than is expected, or the next look starts one again.
+    more = replace(load, rate_per_s=policy.tuning.rate_headroom * load.rate_per_s)
     # While some gateways are not read, their requests may need the instances that are there.
-    wanted = max(needed.instances, observation.desired if seen.unread_gateways else 0)
+    wanted = max(model.needed(more, bounds.most).instances, observation.desired if seen.unread_gateways else 0)
     margin = state.margin.interrupted()
     if needed.instances <= observation.serving and not seen.unread_gateways:
         answer_s = load.output_tokens * policy.objectives.tpot_ms / 1000
         margin = state.margin.observe(seen, policy, answer_s, now_s)
     state = replace(state, wanted=(*recent, (now_s, wanted)), margin=margin)
-    decision = _chosen(state, observation, policy, bounds, needed, stable_s)
+    why_kept = _why_kept(state, observation, policy, stable_s)
+    decision = _chosen(state, observation, policy, bounds, needed, stable_s, why_kept)
     if observation.stuck:
         decision = replace(decision, message=groups.stuck_instances(decision.message, sorted(observation.stuck)))
     inputs = (("ratePerSecond", expected_per_s), *_inputs(state, model, load, needed), ("leadSeconds", lead_s))
-    considered = _alternatives(model, load, decision, bounds.most, lead_s, observation)
+    considered = _alternatives(model, load, decision, bounds, lead_s, observation, why_kept)
     decision = replace(decision, inputs=inputs, alternatives=considered)
     return _awaiting(state, unwanted_s, decision, observation, policy)
 
@@ -111,8 +114,30 @@ def _model(state: GroupState, observation: GroupObservation, policy: Policy) -> 
     return GroupModel(observation.latency, observation.max_degree, state.steps, slots_each, serving, objectives)
 
 
+def _why_kept(state: GroupState, observation: GroupObservation, policy: Policy, stable_s: float) -> str:
+    """Why no more instances are removed where fewer would be enough."""
+    now, looks = observation.desired, [number for _, number in state.wanted]
+    if not policy.scale_in:
+        return groups.NO_SCALE_IN
+    if observation.starting:
+        return groups.STARTS
+    if observation.seen.unread:
+        return groups.pages_unread(observation.seen.unread)
+    if looks[-1] >= now:
+        return groups.none_to_spare(policy.tuning.rate_headroom)
+    if max(looks) < now <= _with_stuck(max(looks), observation.stuck):
+        return groups.ONE_IS_STUCK
+    return groups.not_long_enough(stable_s)
+
+
 def _chosen(
-    state: GroupState, observation: GroupObservation, policy: Policy, bounds: Bounds, needed: Expected, stable_s: float
+    state: GroupState,
+    observation: GroupObservation,
+    policy: Policy,
+    bounds: Bounds,
+    needed: Expected,
+    stable_s: float,
+    why_kept: str,
 ) -> GroupDecision:
     now, goal, keeps = observation.desired, policy.objectives.attainment, needed.attainment
     wanted = min(max(needed.instances, bounds.least), bounds.most)
@@ -129,7 +154,7 @@ def _chosen(
         (first_s, _), (last_s, _) = state.wanted[0], state.wanted[-1]
         if last_s - first_s >= 0.9 * stable_s:  # there were looks in most of that time
             return GroupDecision(Reason.SPARE_CAPACITY, groups.spare(highest, stable_s), highest, changes_layout=True)
-    return _stays(observation, Reason.STEADY, groups.unchanged(now, wanted, keeps))
+    return _stays(observation, Reason.STEADY, groups.unchanged(now, wanted, keeps, why_kept))
 
 
 def _with_stuck(working: int, stuck: frozenset[str]) -> int:
@@ -163,15 +188,21 @@ def _inputs(state: GroupState, model: GroupModel, load: GroupLoad, needed: Expec
 
 
 def _alternatives(
-    model: GroupModel, load: GroupLoad, decision: GroupDecision, most: int, lead_s: float, observation: GroupObservation
+    model: GroupModel,
+    load: GroupLoad,
+    decision: GroupDecision,
+    bounds: Bounds,
+    lead_s: float,
+    observation: GroupObservation,
+    why_kept: str,
 ) -> tuple[Alternative, ...]:
     """The chosen number first, then its neighbours."""
     chosen, now, goal = decision.instances, observation.desired, model.objectives.attainment
     found = []
-    around = range(max(1, chosen - 2), min(most, chosen + 2) + 1)
+    around = range(max(1, chosen - 2), min(bounds.most, chosen + 2) + 1)
     for instances in sorted({chosen, now, *around}, key=lambda number: (number != chosen, number)):
         kept = model.expected(load, instances).attainment
-        why = "" if instances == chosen else groups.rejected(instances, chosen, kept, goal)
+        why = "" if instances == chosen else groups.rejected(instances, chosen, bounds.least, kept, goal, why_kept)
         action = "stay" if instances == now else "scale-out" if instances > now else "scale-in"
         starts_s, gpus = lead_s if instances > now else 0.0, instances * observation.gpus_each
         found.append(Alternative(0, 0, gpus, kept, starts_s, action, why, instances=instances))

@@ -38,12 +38,32 @@ def spare(most: int, seconds: float) -> str:
     return f"no more than {_instances(most)} {were(most)} needed in the last {seconds:.0f} s"
 
 
-def unchanged(now: int, targets: int, attainment: float) -> str:
-    """The present number is enough, or it must not be changed (yet)."""
+NO_SCALE_IN: Final = "the policy does not allow scale-in"
+STARTS: Final = "another instance still starts"
+ONE_IS_STUCK: Final = "an instance that serves would be removed before one that does not start"
+
+
+def pages_unread(pages: int) -> str:
+    """Why no instance is removed: what these pods do is not known."""
+    return f"the metrics of {quantity(pages, 'pod')} could not be read"
+
+
+def none_to_spare(headroom: float) -> str:
+    """Why no instance is removed: with fewer, a little more load would start one again."""
+    return f"too few for {headroom - 1:.0%} more requests"
+
+
+def not_long_enough(seconds: float) -> str:
+    """Why no instance is removed yet: fewer must have been enough at each look of so many seconds."""
+    return f"that has not lasted for {seconds:.0f} s yet"
+
+
+def unchanged(now: int, targets: int, attainment: float, why_kept: str) -> str:
+    """The present number is enough, or it must not be changed (yet). ``why_kept``: why none is removed."""
     if targets > now:
         return f"{_instances(targets)} {are(targets)} needed, but the policy does not allow scale-out"
     if targets < now:
-        return f"{_instances(targets)} would be enough; waiting until that has lasted"
+        return f"{_instances(targets)} would be enough, but {why_kept}"
     return f"{_instances(targets)} {_keep(targets, attainment)}"
 
 
@@ -52,8 +72,10 @@ def stuck_instances(message: str, names: Sequence[str]) -> str:
     return sentences(message, f"instances that take too long to start and are ignored: {', '.join(names)}")
 
 
-def rejected(instances: int, chosen: int, attainment: float, goal: float) -> str:
-    """Why another number than the chosen one was rejected."""
+def rejected(instances: int, chosen: int, least: int, attainment: float, goal: float, why_kept: str) -> str:
+    """Why another number than the chosen one was rejected. ``least``: that the bounds allow."""
     if attainment < goal:
         return f"keeps fewer than {goal:.0%}"
-    return "more were needed recently" if instances < chosen else f"{chosen} {are(chosen)} enough"
+    if instances > chosen:
+        return f"{chosen} {are(chosen)} enough"
+    return f"the bounds allow no fewer than {least}" if instances < least else why_kept
