@@ -165,8 +165,8 @@ def test_an_explanation_tells_what_was_seen_expected_considered_chosen_and_what_
     assert "15.00 requests/s of 4000 prompt and 30 answer tokens" in text
     rates = dict(decision.inputs)
     assert (
-        f"{rates['ratePerSecond']:.2f} requests/s now, {rates['expectedRatePerSecond']:.2f} when a worker "
-        "started now would serve"
+        f"{rates['ratePerSecond']:.2f} requests/s now, {rates['expectedRatePerSecond']:.2f} expected by the "
+        "time a worker started now serves"
     ) in text
     assert "→ 2P1D  stay" in text
     assert decision.message in text
@@ -234,7 +234,7 @@ def test_what_was_considered_is_told_with_when_it_would_serve_and_why_it_is_not_
 
 def test_a_switch_is_told_in_words_with_who_gives_and_who_gets() -> None:
     seen = observed(0.0, LONG, 2, 3)
-    assert "go to 3P2D (PrefillShort)" in told(seen, DECISION, None)
+    assert "change to 3P2D (PrefillShort)" in told(seen, DECISION, None)
 
 
 def test_what_is_unknown_is_told_as_unknown() -> None:

@@ -54,7 +54,7 @@ def test_what_was_seen_expected_considered_and_chosen_is_told() -> None:
     assert "12.00 requests/s of 2000 prompt and 200 answer tokens" in text
     assert "0 requests wait; 80000 of 100000 KV slots are free" in text
     assert f"→ {last.decision.instances} instances  scale-out" in text
-    assert f"go to {last.decision.instances} instances (InstancesShort)" in text
+    assert f"change to {last.decision.instances} instances (InstancesShort)" in text
     assert "Problems" not in text
     assert "not saved an evaluation for 600 s" in told(last, after_s=600.0)
 

@@ -118,8 +118,8 @@ def prefill_queue(requests: float | None) -> str:
 
 
 def queued_at_gateways(requests: float) -> str:
-    """By flow control."""
-    return f"{quantity(requests, 'request')} {are(requests)} queued at gateways, so that others are not late"
+    """Requests that are not sent to a worker yet."""
+    return f"flow control queues {quantity(requests, 'request')} at gateways"
 
 
 def local_prefill(tokens: int) -> str:
@@ -129,7 +129,7 @@ def local_prefill(tokens: int) -> str:
 
 def prefill_budget(tokens: int) -> str:
     """The budget of one pass in force."""
-    return f"a prefill worker computes up to {quantity(tokens, 'prompt token')} at one time"
+    return f"a prefill worker computes up to {quantity(tokens, 'prompt token')} in one pass"
 
 
 def only_local(shares: Sequence[tuple[str, float]]) -> str:
@@ -158,7 +158,7 @@ ENCODE_LOAD_UNKNOWN: Final = "no gateway counts images, so the load of the encod
 def encode_load(rate_per_s: float, images: float | None, image_ms: float | None) -> str:
     """``images``: of a request."""
     each = f", {images:.1f} of each" if images is not None else ""
-    took = f", {image_ms:.0f} ms for one" if image_ms is not None else ""
+    took = f", {image_ms:.0f} ms an image" if image_ms is not None else ""
     return f"{rate_per_s:.2f} requests/s have images for encode workers{each}{took}"
 
 
@@ -170,7 +170,7 @@ NO_FORECAST: Final = "none: too few metrics"
 
 def rate(now_per_s: float, ahead_per_s: float | None) -> str:
     """``ahead_per_s``: the forecast; None: there is none yet."""
-    ahead = f", {ahead_per_s:.2f} when a worker started now would serve" if ahead_per_s is not None else ""
+    ahead = f", {ahead_per_s:.2f} expected by the time a worker started now serves" if ahead_per_s is not None else ""
     return f"{now_per_s:.2f} requests/s now{ahead}"
 
 
@@ -218,7 +218,7 @@ def alternative(
 
 def outcome(layout: str, reason: Reason, changes: bool) -> str:
     """The message that follows names the steps, or why nothing is changed."""
-    return f"{'go to' if changes else 'stay at'} {layout} ({reason})"
+    return f"{'change to' if changes else 'stay at'} {layout} ({reason})"
 
 
 def consequence(mode: Mode) -> str:
@@ -329,4 +329,4 @@ def group_step(step_s: float, per_request_s: float) -> str:
 def instances_needed(needed: float, prompt_share: float, answer_share: float, memory_share: float) -> str:
     """The estimates for so many."""
     in_time = f"{prompt_share:.0%} of prompts in time, {answer_share:.0%} of answers"
-    return f"{needed:.0f} needed: {in_time}, and room for the KV of {memory_share:.0%}"
+    return f"{needed:.0f} needed: {in_time}, and KV memory for {memory_share:.0%}"

@@ -30,9 +30,9 @@ def situation(need: Layout, enough: bool, allowed: Layout | None, now: Layout, s
     """``enough``: no more workers are needed; ``allowed``: by the policy, if that is fewer; ``changes``: the sentence
     before names the present layout."""
     limit = f", the policy allows {allowed}" if allowed else ""
-    run = "" if changes or allowed or need == now else f"; {now} run"
+    run = "" if changes or allowed or need == now else f"; running: {now}"
     if serving != now:
-        run = f"; {now} run, of which {serving} serve"
+        run = f"; running: {now}, serving: {serving}"
     return f"{need} is {'enough' if enough else 'needed'}{limit}{run}"
 
 

@@ -80,4 +80,4 @@ def too_many(enough: Layout) -> str:
     return f"more workers than needed: {enough} is enough"
 
 
-NOTHING_ASKS: Final = "nothing that was measured asks for it"  # no other reason is against it
+NOTHING_ASKS: Final = "no measurement requires this layout"  # no other reason is against it
