@@ -19,7 +19,7 @@ from pointsman.planner.core.types import EngineSample
 
 LEAST_MS: Final = 0.01  # of a pass or a step: no measurement is less
 MOST_BUCKETS: Final = 128  # of one role
-Compared = Sequence[tuple[float, float, float]]
+Compared = tuple[tuple[float, float, float], ...]
 """(milliseconds by a model, as measured, samples) of several loads."""
 
 
@@ -72,10 +72,8 @@ class Buckets:
         return [replace(b, weight=b.faded(self.samples)) for _, b in self.kept]
 
 
-# Where all weights are read in each step: Llama 3.1 8B on an H100, about as its shipped table has it.
+# Llama 3.1 8B on an H100, about as its shipped table has it.
 USUAL: Final = LinearModel(4.7, 0.0176, 8.8e-7, 6.4, 0.01, 4.3e-5)
-# Where a step reads the experts that its sequences need, more of them the more there are: Qwen3 30B A3B on two H100.
-USUAL_EXPERTS: Final = LinearModel(14.8, 0.008, 6.1e-7, 4.2, 0.2, 2e-5)
 
 
 def pass_ms(model: PerformanceModel, prompts: float, new_tokens: float, prefix_tokens: float) -> float:
@@ -104,29 +102,17 @@ class Learner:
     def corrected(
         self, table: PerformanceModel | None, cached_tokens: float, context_tokens: float, tuning: Tuning = SHIPPED
     ) -> CorrectedModel | None:
-        """The table as measured. Without one: of the usual engines, as fast as this one, the one that is closer to
-        what was measured; None until both roles were.
+        """The table as measured; without one a usual engine, and None until both roles were measured.
 
         ``cached_tokens`` of each prompt were cached, a sequence had ``context_tokens``.
         """
+        if table is None:
+            if not (self.prefills.kept and self.steps.kept):
+                return None
+            table = USUAL.times(*map(_ratio, self._compared(USUAL, cached_tokens, context_tokens)))
+        prefills, steps = self._compared(table, cached_tokens, context_tokens)
         bound = tuning.model_ratio_bound
-        if table is not None:
-            return _corrected(table, self._compared(table, cached_tokens, context_tokens), bound)
-        if not (self.prefills.kept and self.steps.kept):
-            return None
-        found = []
-        for usual in (USUAL, USUAL_EXPERTS):
-            seen = self._compared(usual, cached_tokens, context_tokens)
-            ratios = [_ratio(of_role) for of_role in seen]
-            scaled = [
-                [(ratio * by_model_ms, ms, weight) for by_model_ms, ms, weight in of_role]
-                for ratio, of_role in zip(ratios, seen, strict=True)
-            ]
-            model = _corrected(usual.scaled(*ratios), scaled, bound)
-            found.append((_error(model, scaled), model))
-        (error, model), (experts_error, experts) = found
-        # Noise alone makes either of them a little closer.
-        return experts if experts_error < min(0.75 * error, error - 0.03) else model
+        return CorrectedModel(table, Correction.fitted(prefills, bound), Correction.fitted(steps, bound), bound)
 
     def _compared(self, model: PerformanceModel, cached_tokens: float, context_tokens: float) -> tuple[Compared, ...]:
         """Of prefills, and of steps: (milliseconds by ``model``, as measured, samples)."""
@@ -142,23 +128,8 @@ class Learner:
         return prefills, tuple((by_model_ms, b.milliseconds, b.weight) for b, by_model_ms in steps)
 
 
-def _corrected(model: PerformanceModel, seen: Sequence[Compared], bound: float) -> CorrectedModel:
-    """``seen``: of prefills, and of steps."""
-    prefill, decode = (Correction.fitted(of_role, bound) for of_role in seen)
-    return CorrectedModel(model, prefill, decode, bound)
-
-
-def _error(model: CorrectedModel, seen: Sequence[Compared]) -> float:
-    """Mean relative error of prefills, and that of steps, together."""
-    return sum(
-        sum(weight * abs(correction.ms(by_model_ms, model.ratio_bound) / ms - 1) for by_model_ms, ms, weight in of_role)
-        / sum(weight for _, _, weight in of_role)
-        for correction, of_role in zip((model.prefill, model.decode), seen, strict=True)
-    )
-
-
 def _ratio(seen: Compared) -> float:
-    """Of what the times took by the model, as a factor: the weighted median, which one pause moves little."""
+    """How many times as long as by the model it took: the weighted median, which one that was paused moves little."""
     ratios = sorted((ms / by_model_ms, weight) for by_model_ms, ms, weight in seen)
     half = sum(weight for _, weight in ratios) / 2
     below = itertools.accumulate(weight for _, weight in ratios)

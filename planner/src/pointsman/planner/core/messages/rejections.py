@@ -78,6 +78,3 @@ def too_early(role: Role, whole_s: float, left_s: float) -> str:
 def too_many(enough: Layout) -> str:
     """More workers than needed."""
     return f"more workers than needed: {enough} is enough"
-
-
-NOTHING_ASKS: Final = "no measurement requires this layout"  # no other reason is against it
