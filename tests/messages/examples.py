@@ -93,7 +93,7 @@ _BY_NAME: Final[dict[str, tuple[Any, ...]]] = {
     "value": ("0",),
     "values": ("a number of 1 or more",),
     "wanted": (_WORKER,),
-    "why_kept": ("that has not lasted for 30 s yet", "too few for 15% more requests"),
+    "why_kept": ("that has not lasted for 30 s yet", "not enough for 15% more requests"),
     "why": ("the decode pool has 1 of 2 desired workers",),
     "worker": (_WORKER,),
     "plans.out_of_bounds.what": ("decode",),

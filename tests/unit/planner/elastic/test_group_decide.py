@@ -60,7 +60,7 @@ def test_an_instance_that_a_little_more_load_would_need_again_stays_and_none_is_
     assert needs(rate) == 1
     kept = Hand().looks(40, rate, 2)
     assert {each.changes_layout for each in kept} == {False}
-    assert kept[-1].message == "1 instance would be enough, but too few for 15% more requests"
+    assert kept[-1].message == "1 instance would be enough, but not enough for 15% more requests"
     assert not Hand().look(rate, 1).changes_layout, "it is enough for what is expected"
     assert any(each.changes_layout for each in Hand().looks(40, rate / 2, 2))
 
@@ -70,7 +70,7 @@ def test_an_instance_that_a_little_more_load_would_need_again_stays_and_none_is_
     [
         ({"scale_in": False}, {}, "the policy does not allow scale-in"),
         ({}, {"starting": 1}, "another instance still starts"),
-        ({}, {"seen": replace(seen(1.0, LIGHT, 4).seen, old_pages=2)}, "the metrics of 2 pods could not be read"),
+        ({}, {"seen": replace(seen(1.0, LIGHT, 4).seen, old_pages=2)}, "metrics of 2 pods are not known"),
     ],
 )
 def test_why_spare_instances_stay_is_said(policy: Any, more: Any, why: str) -> None:
@@ -83,7 +83,46 @@ def test_why_spare_instances_stay_is_said(policy: Any, more: Any, why: str) -> N
 def test_bounds_are_named_where_they_allow_no_fewer() -> None:
     decision = Hand(bounds=Bounds(3, 8)).look(LIGHT, 3)
     fewer = {each.rejected_because for each in decision.alternatives if each.instances < 3}
-    assert fewer == {"the bounds allow no fewer than 3"}
+    assert fewer == {"instances.minReplicas is 3"}
+
+
+def rejected(decision: GroupDecision) -> dict[int, str]:
+    return {each.instances: each.rejected_because for each in decision.alternatives}
+
+
+def test_a_short_need_is_not_called_too_little_for_more_requests() -> None:
+    hand = Hand()
+    hand.look(HEAVY * 2, 4)
+    decision = hand.look(LIGHT, 4)
+    assert decision.message == "1 instance would be enough, but that has not lasted for 30 s yet"
+
+
+def test_each_number_has_its_own_reason() -> None:
+    """At 3.5 requests/s one instance is enough, and for 15 % more two are needed."""
+    decision = next(each for each in Hand().looks(40, 3.5, 4) if each.changes_layout)
+    assert (decision.reason, decision.instances) == (Reason.SPARE_CAPACITY, 2)
+    assert rejected(decision)[1] == "not enough for 15% more requests"
+    starting = Hand().look(3.5, 1, starting=2)
+    assert rejected(starting)[1] == "not enough for 15% more requests", "that will be so when they serve, too"
+    assert rejected(starting)[2] == "another instance still starts"
+
+
+def test_what_a_plan_that_is_executed_does_is_not_explained_otherwise() -> None:
+    decision = Hand().looks(40, LIGHT, 4, plan_in_progress=True)[-1]
+    assert decision.reason is Reason.PLAN_IN_PROGRESS
+    assert rejected(decision)[3] == "a plan is being executed"
+
+
+def test_the_most_allowed_is_not_called_enough_where_it_is_not() -> None:
+    """Four run, maxReplicas became 2."""
+    decisions = Hand(bounds=Bounds(1, 2)).looks(40, HEAVY * 3, 4)
+    assert decisions[0].reason is Reason.UNSATISFIABLE
+    assert (
+        decisions[0].message
+        == "2 instances are the most allowed, and keep 0% of requests within the objectives (objective: 90%)"
+    )
+    removed = next(each for each in decisions if each.changes_layout)
+    assert (removed.instances, removed.message) == (2, decisions[0].message)
 
 
 def test_an_instance_below_one_that_does_not_start_stays_and_why_is_said() -> None:

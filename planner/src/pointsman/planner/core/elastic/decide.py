@@ -1,6 +1,8 @@
 """One decision about an elastic group: how many instances, why, and what else was considered."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from pointsman.planner.core.elastic.derating import Margin
@@ -69,14 +71,15 @@ def decide(
     recent = tuple(each for each in state.wanted if each[0] > now_s - stable_s)
     # Those that remain must be enough for a little more than is expected, or the next look starts one again.
     more = replace(load, rate_per_s=policy.tuning.rate_headroom * load.rate_per_s)
+    minimum = max(needed.instances, model.needed(more, bounds.most).instances)
     # While some gateways are not read, their requests may need the instances that are there.
-    wanted = max(model.needed(more, bounds.most).instances, observation.desired if seen.unread_gateways else 0)
+    wanted = max(minimum, observation.desired if seen.unread_gateways else 0)
     margin = state.margin.interrupted()
     if needed.instances <= observation.serving and not seen.unread_gateways:
         answer_s = load.output_tokens * policy.objectives.tpot_ms / 1000
         margin = state.margin.observe(seen, policy, answer_s, now_s)
     state = replace(state, wanted=(*recent, (now_s, wanted)), margin=margin)
-    why_kept = _why_kept(state, observation, policy, stable_s)
+    why_kept = partial(_why_kept, state, observation, policy, bounds, minimum, stable_s)
     decision = _chosen(state, observation, policy, bounds, needed, stable_s, why_kept)
     if observation.stuck:
         decision = replace(decision, message=groups.stuck_instances(decision.message, sorted(observation.stuck)))
@@ -114,20 +117,37 @@ def _model(state: GroupState, observation: GroupObservation, policy: Policy) -> 
     return GroupModel(observation.latency, observation.max_degree, state.steps, slots_each, serving, objectives)
 
 
-def _why_kept(state: GroupState, observation: GroupObservation, policy: Policy, stable_s: float) -> str:
-    """Why no more instances are removed where fewer would be enough."""
-    now, looks = observation.desired, [number for _, number in state.wanted]
+def _why_kept(
+    state: GroupState,
+    observation: GroupObservation,
+    policy: Policy,
+    bounds: Bounds,
+    minimum: int,
+    stable_s: float,
+    enough: int,
+) -> str:
+    """Why the group is not reduced to ``enough`` instances; ``minimum``: of them, for a little more load."""
+    lasting = max(number for _, number in state.wanted)
+    if enough < bounds.least:
+        return groups.least_allowed(bounds.least)
     if not policy.scale_in:
         return groups.NO_SCALE_IN
+    if enough < minimum:
+        return groups.too_few_for_more(policy.tuning.rate_headroom)
+    if _waits_for_plan(observation):
+        return groups.PLAN_EXECUTING
     if observation.starting:
         return groups.STARTS
     if observation.seen.unread:
-        return groups.pages_unread(observation.seen.unread)
-    if looks[-1] >= now:
-        return groups.none_to_spare(policy.tuning.rate_headroom)
-    if max(looks) < now <= _with_stuck(max(looks), observation.stuck):
+        return groups.pages_unknown(observation.seen.unread)
+    if lasting <= enough < _with_stuck(lasting, observation.stuck):
         return groups.ONE_IS_STUCK
     return groups.not_long_enough(stable_s)
+
+
+def _waits_for_plan(observation: GroupObservation) -> bool:
+    """Whether a plan is under way that does more than wait for instances to start."""
+    return observation.seen.plan_in_progress and not observation.starting
 
 
 def _chosen(
@@ -137,24 +157,26 @@ def _chosen(
     bounds: Bounds,
     needed: Expected,
     stable_s: float,
-    why_kept: str,
+    why_kept: Callable[[int], str],
 ) -> GroupDecision:
     now, goal, keeps = observation.desired, policy.objectives.attainment, needed.attainment
     wanted = min(max(needed.instances, bounds.least), bounds.most)
     retained = _with_stuck(max(number for _, number in state.wanted), observation.stuck)
     highest = max(wanted, min(bounds.most, retained))
-    if observation.seen.plan_in_progress and not observation.starting:
+    if _waits_for_plan(observation):
         return _stays(observation, Reason.PLAN_IN_PROGRESS, decisions.PLAN_EXECUTING)
     if wanted > now and policy.scale_out:
         message = groups.too_few(now, wanted, keeps, goal)
         return GroupDecision(Reason.INSTANCES_SHORT, message, wanted, changes_layout=True)
-    if keeps < goal and wanted == now:
-        return _stays(observation, Reason.UNSATISFIABLE, groups.not_enough(now, keeps, goal))
     if highest < now and policy.scale_in and not observation.starting and not observation.seen.unread:
         (first_s, _), (last_s, _) = state.wanted[0], state.wanted[-1]
         if last_s - first_s >= 0.9 * stable_s:  # there were looks in most of that time
-            return GroupDecision(Reason.SPARE_CAPACITY, groups.spare(highest, stable_s), highest, changes_layout=True)
-    return _stays(observation, Reason.STEADY, groups.unchanged(now, wanted, keeps, why_kept))
+            message = groups.spare(highest, stable_s) if keeps >= goal else groups.not_enough(highest, keeps, goal)
+            return GroupDecision(Reason.SPARE_CAPACITY, message, highest, changes_layout=True)
+    if keeps < goal and wanted <= now:
+        return _stays(observation, Reason.UNSATISFIABLE, groups.not_enough(wanted, keeps, goal))
+    why = why_kept(wanted) if wanted < now else ""
+    return _stays(observation, Reason.STEADY, groups.unchanged(now, wanted, keeps, why))
 
 
 def _with_stuck(working: int, stuck: frozenset[str]) -> int:
@@ -194,7 +216,7 @@ def _alternatives(
     bounds: Bounds,
     lead_s: float,
     observation: GroupObservation,
-    why_kept: str,
+    why_kept: Callable[[int], str],
 ) -> tuple[Alternative, ...]:
     """The chosen number first, then its neighbours."""
     chosen, now, goal = decision.instances, observation.desired, model.objectives.attainment
@@ -202,7 +224,8 @@ def _alternatives(
     around = range(max(1, chosen - 2), min(bounds.most, chosen + 2) + 1)
     for instances in sorted({chosen, now, *around}, key=lambda number: (number != chosen, number)):
         kept = model.expected(load, instances).attainment
-        why = "" if instances == chosen else groups.rejected(instances, chosen, bounds.least, kept, goal, why_kept)
+        why = why_kept(instances) if instances < chosen else groups.enough(chosen) if instances > chosen else ""
+        why = groups.misses(goal) if why and kept < goal else why
         action = "stay" if instances == now else "scale-out" if instances > now else "scale-in"
         starts_s, gpus = lead_s if instances > now else 0.0, instances * observation.gpus_each
         found.append(Alternative(0, 0, gpus, kept, starts_s, action, why, instances=instances))

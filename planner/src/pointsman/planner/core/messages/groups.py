@@ -38,23 +38,30 @@ def spare(most: int, seconds: float) -> str:
     return f"no more than {_instances(most)} {were(most)} needed in the last {seconds:.0f} s"
 
 
+# Why an instance is not removed.
 NO_SCALE_IN: Final = "the policy does not allow scale-in"
+PLAN_EXECUTING: Final = "a plan is being executed"
 STARTS: Final = "another instance still starts"
 ONE_IS_STUCK: Final = "an instance that serves would be removed before one that does not start"
 
 
-def pages_unread(pages: int) -> str:
-    """Why no instance is removed: what these pods do is not known."""
-    return f"the metrics of {quantity(pages, 'pod')} could not be read"
+def least_allowed(instances: int) -> str:
+    """The bound of the group."""
+    return f"instances.minReplicas is {instances}"
 
 
-def none_to_spare(headroom: float) -> str:
-    """Why no instance is removed: with fewer, a little more load would start one again."""
-    return f"too few for {headroom - 1:.0%} more requests"
+def too_few_for_more(headroom: float) -> str:
+    """A little more load would start one again."""
+    return f"not enough for {headroom - 1:.0%} more requests"
+
+
+def pages_unknown(pages: int) -> str:
+    """What these pods do is not known."""
+    return f"metrics of {quantity(pages, 'pod')} are not known"
 
 
 def not_long_enough(seconds: float) -> str:
-    """Why no instance is removed yet: fewer must have been enough at each look of so many seconds."""
+    """Fewer must have been enough at each look of so many seconds."""
     return f"that has not lasted for {seconds:.0f} s yet"
 
 
@@ -72,10 +79,11 @@ def stuck_instances(message: str, names: Sequence[str]) -> str:
     return sentences(message, f"instances that take too long to start and are ignored: {', '.join(names)}")
 
 
-def rejected(instances: int, chosen: int, least: int, attainment: float, goal: float, why_kept: str) -> str:
-    """Why another number than the chosen one was rejected. ``least``: that the bounds allow."""
-    if attainment < goal:
-        return f"keeps fewer than {goal:.0%}"
-    if instances > chosen:
-        return f"{chosen} {are(chosen)} enough"
-    return f"the bounds allow no fewer than {least}" if instances < least else why_kept
+def misses(goal: float) -> str:
+    """Why another number was rejected."""
+    return f"keeps fewer than {goal:.0%}"
+
+
+def enough(instances: int) -> str:
+    """Why a higher number than ``instances`` was rejected."""
+    return f"{instances} {are(instances)} enough"
