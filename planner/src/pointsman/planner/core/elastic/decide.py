@@ -1,17 +1,16 @@
 """One decision about an elastic group: how many instances, why, and what else was considered."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Final
 
+from pointsman.planner.core.elastic.choice import Choice, stays
 from pointsman.planner.core.elastic.derating import Margin
 from pointsman.planner.core.elastic.sizing import Expected, GroupLoad, GroupModel, StepTime
 from pointsman.planner.core.elastic.types import GroupDecision, GroupObservation
 from pointsman.planner.core.engine.startup_time import Leads
 from pointsman.planner.core.messages import decisions, groups
 from pointsman.planner.core.tuning import Tuning
-from pointsman.planner.core.types import Alternative, Bounds, Load, Policy, Reason
+from pointsman.planner.core.types import Bounds, Load, Policy, Reason
 from pointsman.planner.core.workload.arrival_forecast import RateForecaster
 from pointsman.planner.core.workload.request_lengths import Lengths
 from pointsman.serving.words import quantity
@@ -47,13 +46,13 @@ def decide(
         gap = state.forecaster.observe(None, policy.interval_s, now_s, policy.tuning)
         stale = decisions.metrics_stale(seen.age_s, policy.stale_after_s)
         why = stale if seen.age_s > policy.stale_after_s else decisions.LOAD_UNREADABLE
-        return replace(state, forecaster=gap), _stays(observation, Reason.STALE_METRICS, why)
+        return replace(state, forecaster=gap), stays(observation, Reason.STALE_METRICS, why)
     state = _learned(state, observation, seen.load, now_s, policy.tuning)
     model = _model(state, observation, policy)
     forecaster = state.forecaster
     if forecaster.trend is None or isinstance(model, str) or state.lengths.prompt_tokens is None:
         why = model if isinstance(model, str) else groups.NO_REQUEST
-        return state, _stays(observation, Reason.NOT_ENOUGH_DATA, why)
+        return state, stays(observation, Reason.NOT_ENOUGH_DATA, why)
     waiting = observation.manager.waiting if observation.manager else 0.0
     expected_per_s = forecaster.expected(lead_s + policy.interval_s, policy.tuning)
     # Waiting requests are to be computed by the time that a new instance would serve.
@@ -68,24 +67,23 @@ def decide(
     bounds = replace(bounds, most=max(bounds.least, min(bounds.most, policy.max_gpus // observation.gpus_each)))
     needed = model.needed(load, bounds.most)
     stable_s = max(policy.scale_in_stabilization_s, lead_s)
-    recent = tuple(each for each in state.wanted if each[0] > now_s - stable_s)
     # Those that remain must be enough for a little more than is expected, or the next look starts one again.
     more = replace(load, rate_per_s=policy.tuning.rate_headroom * load.rate_per_s)
     minimum = max(needed.instances, model.needed(more, bounds.most).instances)
     # While some gateways are not read, their requests may need the instances that are there.
     wanted = max(minimum, observation.desired if seen.unread_gateways else 0)
+    recent = (*(each for each in state.wanted if each[0] > now_s - stable_s), (now_s, wanted))
     margin = state.margin.interrupted()
     if needed.instances <= observation.serving and not seen.unread_gateways:
         answer_s = load.output_tokens * policy.objectives.tpot_ms / 1000
         margin = state.margin.observe(seen, policy, answer_s, now_s)
-    state = replace(state, wanted=(*recent, (now_s, wanted)), margin=margin)
-    why_kept = partial(_why_kept, state, observation, policy, bounds, minimum, stable_s)
-    decision = _chosen(state, observation, policy, bounds, needed, stable_s, why_kept)
+    state = replace(state, wanted=recent, margin=margin)
+    choice = Choice(observation, policy, bounds, model, load, needed, minimum, recent, stable_s, lead_s)
+    decision = choice.decision()
     if observation.stuck:
         decision = replace(decision, message=groups.stuck_instances(decision.message, sorted(observation.stuck)))
     inputs = (("ratePerSecond", expected_per_s), *_inputs(state, model, load, needed), ("leadSeconds", lead_s))
-    considered = _alternatives(model, load, decision, bounds, lead_s, observation, why_kept)
-    decision = replace(decision, inputs=inputs, alternatives=considered)
+    decision = replace(decision, inputs=inputs, alternatives=choice.alternatives(decision.instances))
     return _awaiting(state, unwanted_s, decision, observation, policy)
 
 
@@ -117,80 +115,6 @@ def _model(state: GroupState, observation: GroupObservation, policy: Policy) -> 
     return GroupModel(observation.latency, observation.max_degree, state.steps, slots_each, serving, objectives)
 
 
-def _why_kept(
-    state: GroupState,
-    observation: GroupObservation,
-    policy: Policy,
-    bounds: Bounds,
-    minimum: int,
-    stable_s: float,
-    enough: int,
-) -> str:
-    """Why the group is not reduced to ``enough`` instances; ``minimum``: of them, for a little more load."""
-    lasting = max(number for _, number in state.wanted)
-    if enough < bounds.least:
-        return groups.least_allowed(bounds.least)
-    if not policy.scale_in:
-        return groups.NO_SCALE_IN
-    if enough < minimum:
-        return groups.too_few_for_more(policy.tuning.rate_headroom)
-    if _waits_for_plan(observation):
-        return groups.PLAN_EXECUTING
-    if observation.starting:
-        return groups.STARTS
-    if observation.seen.unread:
-        return groups.pages_unknown(observation.seen.unread)
-    if lasting <= enough < _with_stuck(lasting, observation.stuck):
-        return groups.ONE_IS_STUCK
-    return groups.not_long_enough(stable_s)
-
-
-def _waits_for_plan(observation: GroupObservation) -> bool:
-    """Whether a plan is under way that does more than wait for instances to start."""
-    return observation.seen.plan_in_progress and not observation.starting
-
-
-def _chosen(
-    state: GroupState,
-    observation: GroupObservation,
-    policy: Policy,
-    bounds: Bounds,
-    needed: Expected,
-    stable_s: float,
-    why_kept: Callable[[int], str],
-) -> GroupDecision:
-    now, goal, keeps = observation.desired, policy.objectives.attainment, needed.attainment
-    wanted = min(max(needed.instances, bounds.least), bounds.most)
-    retained = _with_stuck(max(number for _, number in state.wanted), observation.stuck)
-    highest = max(wanted, min(bounds.most, retained))
-    if _waits_for_plan(observation):
-        return _stays(observation, Reason.PLAN_IN_PROGRESS, decisions.PLAN_EXECUTING)
-    if wanted > now and policy.scale_out:
-        message = groups.too_few(now, wanted, keeps, goal)
-        return GroupDecision(Reason.INSTANCES_SHORT, message, wanted, changes_layout=True)
-    if highest < now and policy.scale_in and not observation.starting and not observation.seen.unread:
-        (first_s, _), (last_s, _) = state.wanted[0], state.wanted[-1]
-        if last_s - first_s >= 0.9 * stable_s:  # there were looks in most of that time
-            message = groups.spare(highest, stable_s) if keeps >= goal else groups.not_enough(highest, keeps, goal)
-            return GroupDecision(Reason.SPARE_CAPACITY, message, highest, changes_layout=True)
-    if keeps < goal and wanted <= now:
-        return _stays(observation, Reason.UNSATISFIABLE, groups.not_enough(wanted, keeps, goal))
-    why = why_kept(wanted) if wanted < now else ""
-    return _stays(observation, Reason.STEADY, groups.unchanged(now, wanted, keeps, why))
-
-
-def _with_stuck(working: int, stuck: frozenset[str]) -> int:
-    """Instances to keep so that ``working`` of them are not stuck: those of the highest ordinals are removed first."""
-    kept = working
-    for ordinal in sorted(int(name.rpartition("-")[2]) for name in stuck):
-        kept += ordinal < kept
-    return kept
-
-
-def _stays(observation: GroupObservation, reason: Reason, message: str) -> GroupDecision:
-    return GroupDecision(reason, message, observation.desired)
-
-
 def _inputs(state: GroupState, model: GroupModel, load: GroupLoad, needed: Expected) -> tuple[tuple[str, float], ...]:
     fixed_s, each_s = model.step.line or (0.0, 0.0)
     return (
@@ -207,29 +131,6 @@ def _inputs(state: GroupState, model: GroupModel, load: GroupLoad, needed: Expec
         ("expectedMemory", needed.memory),
         ("share", state.margin.share),
     )
-
-
-def _alternatives(
-    model: GroupModel,
-    load: GroupLoad,
-    decision: GroupDecision,
-    bounds: Bounds,
-    lead_s: float,
-    observation: GroupObservation,
-    why_kept: Callable[[int], str],
-) -> tuple[Alternative, ...]:
-    """The chosen number first, then its neighbours."""
-    chosen, now, goal = decision.instances, observation.desired, model.objectives.attainment
-    found = []
-    around = range(max(1, chosen - 2), min(bounds.most, chosen + 2) + 1)
-    for instances in sorted({chosen, now, *around}, key=lambda number: (number != chosen, number)):
-        kept = model.expected(load, instances).attainment
-        why = why_kept(instances) if instances < chosen else groups.enough(chosen) if instances > chosen else ""
-        why = groups.misses(goal) if why and kept < goal else why
-        action = "stay" if instances == now else "scale-out" if instances > now else "scale-in"
-        starts_s, gpus = lead_s if instances > now else 0.0, instances * observation.gpus_each
-        found.append(Alternative(0, 0, gpus, kept, starts_s, action, why, instances=instances))
-    return tuple(found)
 
 
 def _awaiting(
