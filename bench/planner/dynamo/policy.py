@@ -5,7 +5,6 @@ calibration samples; never the trace. The simulator has one action, replicas: no
 """
 
 from dataclasses import replace
-from functools import reduce
 from typing import Any
 
 from bench.planner.dynamo.workloads import MAX_GPUS, Workload
@@ -13,7 +12,7 @@ from bench.planner.dynamo.workloads import MAX_GPUS, Workload
 from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.decide import decide
-from pointsman.planner.core.engine.learned_model import Learner
+from pointsman.planner.core.engine.linear_model import LinearModel
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
     Bounds,
@@ -27,6 +26,8 @@ from pointsman.planner.core.types import (
     Worker,
     WorkerCondition,
 )
+from pointsman.planner.profile.fitting import linear_model
+from pointsman.planner.profile.types import PrefillSample, StepPoint, StepSample
 
 ROUTING = RoutingNumbers(max_local_prefill_tokens=0, max_prefill_queue_size=0)  # every prompt is prefilled remotely
 # Fields of a forward pass: requests, their tokens, the variance of their lengths.
@@ -58,9 +59,7 @@ class PointsmanPolicy:
             "max_sequences": float(decode["max_num_seqs"]),
             "routing": replace(ROUTING, prefill_token_budget=workload.prefill_engine["max_num_batched_tokens"]),
         }
-        # As a profile of a live service is used: a table, corrected by what is seen.
-        learner = reduce(lambda learner, each: learner.observe((each,)), _samples(samples), Learner())
-        self._base = learner.corrected(None, 0.0, 1.0)
+        self._base = _profiled(_samples(samples))
         self._ticks = 0
         self.state = State()
         self.decision: Decision | None = None
@@ -102,6 +101,19 @@ class PointsmanPolicy:
             samples=tuple(_samples({role.label: snapshot[f"{role.label}_fpm_snapshots"] for role in _COUNTS})),
             **self._limits,
         )
+
+
+def _profiled(samples: list[EngineSample]) -> LinearModel:
+    """What ``pointsman profile`` makes of the calibration samples: a table, to be corrected by what is seen."""
+    prefills, steps = [], []
+    for each in samples:
+        tokens = (each.tokens or 0.0) / each.batch
+        if each.role is Role.PREFILL:
+            prefills.append(PrefillSample(round(tokens), 0, each.observed_ms / each.batch, 0.0))
+        else:
+            point = StepPoint(round(each.batch), round(tokens))
+            steps.append(StepSample(point, tokens, each.observed_ms, 1.0))
+    return linear_model(prefills, steps)
 
 
 def _samples(passes: Samples) -> list[EngineSample]:

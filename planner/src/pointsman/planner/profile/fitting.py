@@ -64,7 +64,7 @@ def fitted(prefills: Sequence[PrefillSample], steps: Sequence[StepSample]) -> Fi
     lacking = missing(prefills, steps)
     if lacking is not None:
         raise ValueError(f"only {lacking} were measured")
-    linear = _linear(prefills, steps)
+    linear = linear_model(prefills, steps)
     times = _grouped(((s.new_tokens, s.prefix_tokens), s.ms) for s in prefills)
     stepped = _grouped(((s.point.batch, s.point.context_tokens), _at_the_rows_context(linear, s)) for s in steps)
     most_tokens = max(new + prefix for new, prefix in times)
@@ -105,7 +105,8 @@ def moved(transfers: Sequence[TransferSample], prefill_ms: Callable[[int], float
 # --- the linear model ---
 
 
-def _linear(prefills: Sequence[PrefillSample], steps: Sequence[StepSample]) -> LinearModel:
+def linear_model(prefills: Sequence[PrefillSample], steps: Sequence[StepSample]) -> LinearModel:
+    """The line with the least relative errors for each role, no coefficient below 0."""
     prefill = _least_squares(
         [(1.0, s.new_tokens, s.new_tokens * s.prefix_tokens + s.new_tokens**2 / 2) for s in prefills],
         [s.ms for s in prefills],
