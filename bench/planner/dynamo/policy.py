@@ -12,7 +12,6 @@ from bench.planner.dynamo.workloads import MAX_GPUS, Workload
 from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.decide import decide
-from pointsman.planner.core.engine.linear_model import LinearModel
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
     Bounds,
@@ -27,6 +26,7 @@ from pointsman.planner.core.types import (
     WorkerCondition,
 )
 from pointsman.planner.profile.fitting import linear_model
+from pointsman.planner.profile.linear_model import LinearModel
 from pointsman.planner.profile.types import PrefillSample, StepPoint, StepSample
 
 ROUTING = RoutingNumbers(max_local_prefill_tokens=0, max_prefill_queue_size=0)  # every prompt is prefilled remotely

@@ -5,7 +5,6 @@ from typing import Final
 from pointsman.api.protocol.names import LANGUAGE_ROLES
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.decide import decide
-from pointsman.planner.core.engine.linear_model import LinearModel
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
     Bounds,
@@ -19,6 +18,7 @@ from pointsman.planner.core.types import (
     Worker,
     WorkerCondition,
 )
+from pointsman.planner.profile.linear_model import LinearModel
 
 ENGINE: Final = LinearModel(4.705, 0.01757, 8.785e-7, 6.392, 0.009885, 4.273e-5)
 POLICY: Final = Policy(

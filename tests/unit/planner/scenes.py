@@ -7,7 +7,6 @@ from typing import Any
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.decide import decide
-from pointsman.planner.core.engine.linear_model import LinearModel
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
     Bounds,
@@ -20,6 +19,7 @@ from pointsman.planner.core.types import (
     Worker,
     WorkerCondition,
 )
+from pointsman.planner.profile.linear_model import LinearModel
 
 LLAMA_8B_H100 = LinearModel(4.705, 0.01757, 8.785e-7, 6.392, 0.009885, 4.273e-5)
 SHORT = Load(arrivals_per_s=90, prompt_tokens=300, output_tokens=300, prompt_length_shares=((300, 1.0),))

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.decide import decide
-from pointsman.planner.core.engine.linear_model import LinearModel
 from pointsman.planner.core.state import State, model_of
 from pointsman.planner.core.types import (
     Bounds,
@@ -30,6 +29,7 @@ from pointsman.planner.core.types import (
     WorkerCondition,
 )
 from pointsman.planner.core.workload.seasonality import Season
+from pointsman.planner.profile.linear_model import LinearModel
 from unit.planner.scenes import LLAMA_8B_H100, LONG, POLICY, SHORT, observed, run, workers
 
 ROUTED = replace(POLICY, flow_control=False, remote_prefill=False)  # nothing about routing is left to decide

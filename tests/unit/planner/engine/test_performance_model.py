@@ -4,9 +4,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pointsman.planner.core.engine.linear_model import LinearModel
 from pointsman.planner.core.engine.performance_model import CorrectedModel, Correction, Grid
 from pointsman.planner.core.tuning import SHIPPED
+from pointsman.planner.profile.linear_model import LinearModel
 
 # The fit of AIConfigurator's tables for Llama-3.1-8B on one H100 with vLLM.
 LLAMA_8B_H100 = LinearModel(4.705, 0.01757, 8.785e-7, 6.392, 0.009885, 4.273e-5)

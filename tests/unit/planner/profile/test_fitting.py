@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.planner.core.engine.linear_model import LinearModel
 from pointsman.planner.core.engine.performance_model import Grid, GridModel
 from pointsman.planner.profile.fitting import Fitted, fitted, missing, moved
+from pointsman.planner.profile.linear_model import LinearModel
 from pointsman.planner.profile.types import PrefillSample, StepPoint, StepSample, TransferSample
 
 TRUTH = LinearModel(

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from pointsman.planner.core.engine.linear_model import LinearModel
 from pointsman.planner.core.routing.prefill_token_budget import prefill_token_budget
 from pointsman.planner.core.types import Policy, RoutingNumbers
+from pointsman.planner.profile.linear_model import LinearModel
 from unit.planner.scenes import observed
 
 # 0.1 ms a token and nothing else, so that 8192 tokens take 819.2 ms.

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from pointsman.api.protocol.names import LANGUAGE_ROLES
-from pointsman.planner.core.engine.linear_model import LinearModel
 from pointsman.planner.core.engine.performance_model import PerformanceModel
 from pointsman.planner.core.types import Bounds, Decision, NextTick, Objectives, Observation, Policy, Reason, Switch
+from pointsman.planner.profile.linear_model import LinearModel
 from pointsman.planner.simulator.types import Engine, Planner, Trace
 
 MODEL = LinearModel(

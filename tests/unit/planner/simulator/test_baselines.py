@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.planner.core.engine.linear_model import LinearModel
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Bounds, Policy
 from pointsman.planner.core.workload.arrival_forecast import RateForecaster, Trend
 from pointsman.planner.core.workload.output_length_startup import FirstAnswers
 from pointsman.planner.core.workload.request_lengths import Lengths
+from pointsman.planner.profile.linear_model import LinearModel
 from pointsman.planner.replay.generators import generate, named_shape
 from pointsman.planner.simulator.baselines import PLANNERS, best_static, causal, clairvoyant
 from pointsman.planner.simulator.baselines.layouts import DecodeLoad, decode_batch

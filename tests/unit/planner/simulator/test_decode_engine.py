@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pointsman.planner.core.engine.linear_model import LinearModel
+from pointsman.planner.profile.linear_model import LinearModel
 from pointsman.planner.simulator.decode_engine import ITL_BINS, DecodeEngine
 from pointsman.planner.simulator.request import Request
 from pointsman.planner.simulator.timing import Timing

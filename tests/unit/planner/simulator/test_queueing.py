@@ -5,9 +5,9 @@ import heapq
 import numpy as np
 import pytest
 
-from pointsman.planner.core.engine.linear_model import LinearModel
 from pointsman.planner.core.sizing.queueing import delayed_wait_s, erlang_c
 from pointsman.planner.core.types import RoutingNumbers
+from pointsman.planner.profile.linear_model import LinearModel
 from pointsman.planner.simulator.simulate import simulate
 from pointsman.planner.simulator.types import Engine, Network, Simulation, Trace
 from unit.planner.simulator.scenes import ENGINE, POLICY, poisson, static

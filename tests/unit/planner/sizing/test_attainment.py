@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.encode.queue import EncodeQueue
-from pointsman.planner.core.engine.linear_model import LinearModel
 from pointsman.planner.core.sizing.demand import deviations, late_share, reachable_attainment
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Bounds, Load
+from pointsman.planner.profile.linear_model import LinearModel
 from unit.planner.operating_points import point
 from unit.planner.scenes import POLICY, observed
 

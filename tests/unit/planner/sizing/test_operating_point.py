@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pointsman.planner.core.engine.learned_model import pass_ms
-from pointsman.planner.core.engine.linear_model import LinearModel
 from pointsman.planner.core.sizing.operating_point import OperatingPoint, Prompts, operating_point
 from pointsman.planner.performance_tables import performance_table
+from pointsman.planner.profile.linear_model import LinearModel
 from unit.planner.operating_points import OBJECTIVES, point
 from unit.planner.scenes import LLAMA_8B_H100, observed
 from unit.planner.sizing.simulated_queue import simulated_waits

@@ -65,9 +65,9 @@ def learn(
     season = state.season.observe(arrivals, window_s, observation.at_s, forecaster, ahead_s, policy.tuning)
     samples = list(observation.samples)
     if samples and lengths.prompt_tokens is not None:
-        # Before anything was learned, this look itself says how long its prompts took between its steps.
-        first = replace(state, learner=state.learner.observe(samples))
-        known = model_of(state, base, policy.tuning) or model_of(first, base, policy.tuning)
+        known = model_of(state, base, policy.tuning)
+        if known is None:  # this look itself says how long its prompts took between its steps
+            known = model_of(replace(state, learner=state.learner.observe(samples)), base, policy.tuning)
         if known is not None:
             new_tokens = max(1.0, lengths.prompt_tokens * (1 - lengths.cached_share))
             samples = of_even_prompts(undisturbed(samples, known, new_tokens), known)
@@ -107,7 +107,7 @@ def seen_switching(state: State, observation: Observation, policy: Policy) -> St
 
 
 def model_of(state: State, base: PerformanceModel | None, tuning: Tuning = SHIPPED) -> PerformanceModel | None:
-    """The table, or without one a usual engine, as corrected by what the service taught; None: that is nothing yet."""
+    """The table, corrected by what the service taught; without one what it taught, None until that is enough."""
     lengths = state.lengths
     cached_tokens = lengths.prefixes.held_by_prefill if lengths.prefixes.matter else 0.0
-    return state.learner.corrected(base, cached_tokens, state.shape.context_tokens(lengths), tuning)
+    return state.learner.model(base, cached_tokens, state.shape.context_tokens(lengths), tuning)

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from pointsman.planner.core.engine.linear_model import LinearModel
+from pointsman.planner.profile.linear_model import LinearModel
 from pointsman.planner.profile.types import PrefillSample, StepSample, TransferSample
 
 LEAST_VALUES: Final = 2  # on the first axis of either grid: with fewer nothing can be interpolated

@@ -78,3 +78,6 @@ def too_early(role: Role, whole_s: float, left_s: float) -> str:
 def too_many(enough: Layout) -> str:
     """More workers than needed."""
     return f"more workers than needed: {enough} is enough"
+
+
+NO_OTHER_REASON: Final = "fewer workers than the planner's rules retain"

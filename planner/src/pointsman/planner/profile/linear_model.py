@@ -28,11 +28,3 @@ class LinearModel:
 
     def decode_step_ms(self, batch: float, kv_tokens: float) -> float:
         return self.decode_d0 + self.decode_d1 * batch + self.decode_d2 * kv_tokens
-
-    def times(self, prefill: float, decode: float) -> "LinearModel":
-        """An engine that takes so many times as long in either role."""
-        return LinearModel(
-            prefill * self.prefill_a, prefill * self.prefill_b, prefill * self.prefill_c,
-            decode * self.decode_d0, decode * self.decode_d1, decode * self.decode_d2,
-            prefill * self.prefill_floor_ms,
-        )  # fmt: skip
