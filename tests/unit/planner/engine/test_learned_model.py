@@ -50,7 +50,7 @@ def taught(found: list[EngineSample]) -> LearnedModel:
     learner = Learner()
     for sample in found:
         learner = learner.observe((sample,))
-    model = learner.model(None, 0.0, 1000.0)
+    model = learner.fitted()
     assert isinstance(model, LearnedModel)
     return model
 
@@ -84,8 +84,7 @@ def test_passes_of_many_prompts_correct_a_table_of_single_ones() -> None:
     for prompts in (2.0, 4.0, 6.5, 8.0):
         took_ms = 1.5 * pass_ms(TABLE, prompts, 1000, 0)
         learner = learner.observe([EngineSample(Role.PREFILL, took_ms, prompts * 1000, prompts)] * 10)
-    corrected = learner.model(TABLE, 0.0, 2000)
-    assert corrected is not None
+    corrected = learner.corrected(TABLE, 0.0, 2000)
     assert corrected.prefill_ms(1000, 0) == pytest.approx(1.5 * TABLE.prefill_ms(1000, 0), rel=0.03)
     assert pass_ms(corrected, 8, 1000, 0) < 8 * corrected.prefill_ms(1000, 0), "they share the fixed part"
 
@@ -185,11 +184,11 @@ def test_times_that_are_millions_apart_make_a_model() -> None:
         EngineSample(Role.DECODE, ms, tokens, 1)
         for ms, tokens in ((0.031, 50), (9e6, 2000), (0.031, 50), (0.031, 2000))
     ]
-    assert Learner().observe([EngineSample(Role.PREFILL, 20.0, 1000.0), *found]).model(None, 0.0, 1000.0) is not None
+    assert Learner().observe([EngineSample(Role.PREFILL, 20.0, 1000.0), *found]).fitted() is not None
 
 
 def test_one_role_alone_makes_no_model() -> None:
-    assert Learner().observe([EngineSample(Role.PREFILL, 30.0, 400)]).model(None, 0.0, 1000.0) is None
+    assert Learner().observe([EngineSample(Role.PREFILL, 30.0, 400)]).fitted() is None
 
 
 anything = st.builds(
@@ -208,7 +207,7 @@ def test_no_samples_make_an_engine_that_is_faster_with_more_work_or_an_unbounded
     learner = Learner().observe(found)
     assert len(learner.prefills.kept) <= MOST_BUCKETS
     assert len(learner.steps.kept) <= MOST_BUCKETS
-    model = learner.model(None, 0.0, 1000.0)
+    model = learner.fitted()
     if model is not None:
         assert 0 <= model.prefill_ms(100, 0) <= model.prefill_ms(2000, 0) <= model.prefill_ms(20_000, 0) + 1e-9
         times = [model.decode_step_ms(8, kv) for kv in (0, 1e3, 1e5, 1e7)]
@@ -266,8 +265,7 @@ def test_an_engine_is_not_thought_slower_because_prompts_are_uneven(window: int)
         learner = Learner()
         for n in range(0, len(samples), 4):
             learner = learner.observe(samples[n : n + 4])
-        corrected = learner.model(table, 0.0, 1.0)
-        assert corrected is not None
+        corrected = learner.corrected(table, 0.0, 1.0)
         return sum(corrected.prefill_ms(n, 0) for n in sizes) / sum(table.prefill_ms(n, 0) for n in sizes)
 
     assert slower(found) > 1.2, "as it is measured"
@@ -312,15 +310,15 @@ def test_a_table_is_corrected_by_the_measurements_that_are_kept_whichever_table_
             ]
         )
     for table in (TABLE, LinearModel(10, 0.04, 0, 3, 0.005, 5e-6)):
-        model = learner.model(table, 0.0, 2000.0)
-        assert model is not None
+        model = learner.corrected(table, 0.0, 2000.0)
         assert model.prefill_ms(3000, 0) == pytest.approx(2.7 * TABLE.prefill_ms(3000, 0), rel=0.03)
         assert model.decode_step_ms(20, 40_000) == pytest.approx(0.5 * TABLE.decode_step_ms(20, 40_000), rel=0.03)
 
 
 def test_without_a_table_what_was_learned_is_all_there_is() -> None:
     assert model_of(State(), None) is None
-    taught_state = State(learner=Learner().observe(samples(random.Random(7), 20)))
+    learner = Learner().observe(samples(random.Random(7), 20))
+    taught_state = State(learner=learner, fitted=learner.fitted())
     assert isinstance(model_of(taught_state, None), LearnedModel)
     corrected = model_of(taught_state, TABLE)
     assert isinstance(corrected, CorrectedModel)

@@ -6,7 +6,7 @@ from typing import Final
 from pointsman.planner.core import switch_guards
 from pointsman.planner.core.encode.target import EncodeMemory
 from pointsman.planner.core.engine.kv_transfer_time import Transfers
-from pointsman.planner.core.engine.learned_model import Learner, of_even_prompts, undisturbed
+from pointsman.planner.core.engine.learned_model import LearnedModel, Learner, of_even_prompts, undisturbed
 from pointsman.planner.core.engine.performance_model import PerformanceModel
 from pointsman.planner.core.engine.startup_time import Leads
 from pointsman.planner.core.engine.switch_time import SwitchLeads
@@ -32,6 +32,8 @@ class State:
     forecaster: RateForecaster = field(default_factory=RateForecaster)
     season: Season = field(default_factory=Season)
     learner: Learner = field(default_factory=Learner)
+    fitted: LearnedModel | None = None  # of an engine without a table
+    looks: int = 0
     lengths: Lengths = field(default_factory=Lengths)
     requests: float = 0.0
     shape: Shape = field(default_factory=Shape)
@@ -65,15 +67,19 @@ def learn(
     season = state.season.observe(arrivals, window_s, observation.at_s, forecaster, ahead_s, policy.tuning)
     samples = list(observation.samples)
     if samples and lengths.prompt_tokens is not None:
-        known = model_of(state, base, policy.tuning)
-        if known is None:  # this look itself says how long its prompts took between its steps
-            known = model_of(replace(state, learner=state.learner.observe(samples)), base, policy.tuning)
+        # Before anything was learned, this look itself says how long its prompts took between its steps.
+        known = model_of(state, base, policy.tuning) or state.learner.observe(samples).fitted()
         if known is not None:
             new_tokens = max(1.0, lengths.prompt_tokens * (1 - lengths.cached_share))
             samples = of_even_prompts(undisturbed(samples, known, new_tokens), known)
+    learner, fitted = state.learner.observe(samples), state.fitted
+    # A new fit at each look would change what is needed with the noise of each.
+    if base is None and (state.looks < 12 or state.looks % 12 == 0):
+        fitted = learner.fitted() or fitted
     return replace(
         state, leads=leads, lengths=lengths, transfers=state.transfers.observe(load.pulling_s, load.pulled_tokens),
-        forecaster=forecaster, season=season if policy.seasonal else Season(), learner=state.learner.observe(samples),
+        forecaster=forecaster, season=season if policy.seasonal else Season(), learner=learner,
+        fitted=fitted, looks=state.looks + 1,
         requests=min(state.requests + (load.measured or load.arrivals_per_s * window_s), 1e9),
         shape=state.shape.observe(samples, lengths), encode=state.encode.observe(observation, policy),
     )  # fmt: skip
@@ -107,7 +113,9 @@ def seen_switching(state: State, observation: Observation, policy: Policy) -> St
 
 
 def model_of(state: State, base: PerformanceModel | None, tuning: Tuning = SHIPPED) -> PerformanceModel | None:
-    """The table, corrected by what the service taught; without one what it taught, None until that is enough."""
+    """The table, corrected by what was measured; without one what was fitted, None until both roles were measured."""
+    if base is None:
+        return state.fitted
     lengths = state.lengths
     cached_tokens = lengths.prefixes.held_by_prefill if lengths.prefixes.matter else 0.0
-    return state.learner.model(base, cached_tokens, state.shape.context_tokens(lengths), tuning)
+    return state.learner.corrected(base, cached_tokens, state.shape.context_tokens(lengths), tuning)

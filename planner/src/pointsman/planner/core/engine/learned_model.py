@@ -9,7 +9,6 @@ transformers, and one load alone cannot tell them apart. No engine gets faster b
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Final
 
 from pointsman.api.protocol.names import Role
@@ -115,15 +114,15 @@ class Learner:
             self.steps.take(steps, lambda s: 1000 * (_octave(s.batch) // 3) + _octave(s.tokens or 1.0) // 2),
         )
 
-    def model(
-        self, table: PerformanceModel | None, cached_tokens: float, context_tokens: float, tuning: Tuning = SHIPPED
-    ) -> PerformanceModel | None:
-        """The table as measured; without one what was measured, and None until both roles were.
+    def fitted(self) -> LearnedModel | None:
+        """The model of what was measured; None until both roles were."""
+        prefill, step = _fit_prefill(self.prefills.means()), _fit_step(self.steps.means())
+        return None if prefill is None or step is None else LearnedModel(prefill, step)
 
-        ``cached_tokens`` of each prompt were cached, a sequence had ``context_tokens``.
-        """
-        if table is None:
-            return _fitted(self)
+    def corrected(
+        self, table: PerformanceModel, cached_tokens: float, context_tokens: float, tuning: Tuning = SHIPPED
+    ) -> CorrectedModel:
+        """The table as measured: ``cached_tokens`` of each prompt were cached, a sequence had ``context_tokens``."""
         prefills = (
             (pass_ms(table, b.batch, max(1.0, b.tokens / b.batch), cached_tokens), b.milliseconds, b.weight)
             for b in self.prefills.means()
@@ -184,12 +183,6 @@ def _evenly(samples: list[EngineSample], most: int = 16) -> list[EngineSample]:
 
 
 # --- fits: least squares of relative errors over bucket means ---
-
-
-@lru_cache(maxsize=8)  # a look asks for the same several times, and a what-if for many loads
-def _fitted(learner: Learner) -> LearnedModel | None:
-    prefill, step = _fit_prefill(learner.prefills.means()), _fit_step(learner.steps.means())
-    return None if prefill is None or step is None else LearnedModel(prefill, step)
 
 
 def _fit_prefill(buckets: list[Bucket]) -> tuple[float, float, float] | None:
