@@ -107,7 +107,8 @@ def _profiled(samples: list[EngineSample]) -> LinearModel:
     """What ``pointsman profile`` makes of the calibration samples: a table, to be corrected by what is seen."""
     prefills, steps = [], []
     for each in samples:
-        tokens = (each.tokens or 0.0) / each.batch
+        assert each.tokens is not None, "the simulator tells them"
+        tokens = each.tokens / each.batch
         if each.role is Role.PREFILL:
             prefills.append(PrefillSample(round(tokens), 0, each.observed_ms / each.batch, 0.0))
         else:

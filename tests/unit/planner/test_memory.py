@@ -13,6 +13,7 @@ from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.encode.target import EncodeMemory
+from pointsman.planner.core.engine.learned_model import LearnedModel
 from pointsman.planner.core.sizing.pool_targets import MOST_RETURNS, Needs
 from pointsman.planner.core.state import STATE_VERSION, State
 from pointsman.planner.core.types import Bounds, EngineSample, Load, Observation, Policy, Reason, WorkerCondition
@@ -94,6 +95,12 @@ def test_whatever_comes_in_thousands_of_looks_the_state_stays_small() -> None:
     assert len(to_json(most)) < MOST_BYTES / 4, (
         "a need that fell from 600 workers one by one in ten minutes, and as many returns as are remembered at all"
     )
+
+
+def test_measurements_that_contradict_each_other_make_no_time_that_is_none() -> None:
+    fitted = LearnedModel(prefill=(-5.0, 0.02, 0.0), decode=(3.0, -0.5, 0.0, 0.0))
+    assert fitted.prefill_ms(1, 0) > 0
+    assert fitted.decode_step_ms(64, 1000) > 0
 
 
 def test_what_an_older_planner_remembered_is_taken_over_without_what_it_did_not_know() -> None:

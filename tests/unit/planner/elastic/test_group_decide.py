@@ -31,6 +31,11 @@ class Hand:
         return [self.look(rate, serving, **more) for _ in range(count)]
 
 
+def rejected(decision: GroupDecision) -> dict[int, str]:
+    """Why each other number of instances was rejected."""
+    return {each.instances: each.rejected_because for each in decision.alternatives if each.instances is not None}
+
+
 def test_too_few_instances_are_answered_at_once_and_enough_are_left() -> None:
     hand = Hand()
     first = hand.look(HEAVY, 1)
@@ -77,17 +82,13 @@ def test_why_spare_instances_stay_is_said(policy: Any, more: Any, why: str) -> N
     decision = Hand(replace(POLICY, **policy)).looks(40, LIGHT, 4, **more)[-1]
     assert not decision.changes_layout
     assert decision.message == f"1 instance would be enough, but {why}"
-    assert {each.rejected_because for each in decision.alternatives if each.instances < decision.instances} == {why}
+    assert {because for number, because in rejected(decision).items() if number < decision.instances} == {why}
 
 
 def test_bounds_are_named_where_they_allow_no_fewer() -> None:
     decision = Hand(bounds=Bounds(3, 8)).look(LIGHT, 3)
-    fewer = {each.rejected_because for each in decision.alternatives if each.instances < 3}
+    fewer = {because for number, because in rejected(decision).items() if number < 3}
     assert fewer == {"instances.minReplicas is 3"}
-
-
-def rejected(decision: GroupDecision) -> dict[int, str]:
-    return {each.instances: each.rejected_because for each in decision.alternatives}
 
 
 def test_a_short_need_is_not_called_too_little_for_more_requests() -> None:
@@ -110,7 +111,7 @@ def test_each_number_has_its_own_reason() -> None:
 def test_what_a_plan_that_is_executed_does_is_not_explained_otherwise() -> None:
     decision = Hand().looks(40, LIGHT, 4, plan_in_progress=True)[-1]
     assert decision.reason is Reason.PLAN_IN_PROGRESS
-    assert rejected(decision)[3] == "a plan is being executed"
+    assert rejected(decision)[3] == decision.message == "waiting for the end of the plan that is being executed"
 
 
 def test_the_most_allowed_is_not_called_enough_where_it_is_not() -> None:

@@ -94,6 +94,7 @@ CHECKS: dict[str, Check] = {
     ),
     r"scale-in is not allowed": lambda o, c, _: sum((o.prefill, o.decode)) < sum((c.prefill, c.decode)) or o.lead_s > 0,
     r"too few requests were seen yet to start or stop workers": lambda o, _, __: "scale" in o.action,
+    r"fewer workers than the planner's rules retain": lambda o, c, _: o.prefill < c.prefill or o.decode < c.decode,
     r"no worker is removed while another one starts or a switch is awaited": (
         lambda o, c, _: o.gpus < c.gpus or "scale-in" in c.action
     ),

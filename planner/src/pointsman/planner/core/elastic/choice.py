@@ -72,7 +72,7 @@ class Choice:
         if enough < self.minimum:
             return groups.too_few_for_more(self.policy.tuning.rate_headroom)
         if self._awaits_plan:
-            return groups.PLAN_EXECUTING
+            return decisions.PLAN_EXECUTING
         if self.observation.starting:
             return groups.STARTS
         if self.observation.seen.unread:

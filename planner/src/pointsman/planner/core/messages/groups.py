@@ -40,7 +40,6 @@ def spare(most: int, seconds: float) -> str:
 
 # Why an instance is not removed.
 NO_SCALE_IN: Final = "the policy does not allow scale-in"
-PLAN_EXECUTING: Final = "a plan is being executed"
 STARTS: Final = "another instance still starts"
 ONE_IS_STUCK: Final = "an instance that serves would be removed before one that does not start"
 
