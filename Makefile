@@ -152,7 +152,7 @@ bench-seasonal: sync ## rises that recur daily, with and without the seasonal fo
 replays: sync ## replay the example policies; writes docs/reports/replays
 	@$(RUN) python -m bench.replays $(ARGS)
 
-bench-planner-dynamo: sync ## our planner beside Dynamo's in NVIDIA's simulator, hours (ARGS="--seconds 300": a piece; "--parts ours": our planner alone)
+bench-planner-dynamo: sync ## our planner beside Dynamo's in NVIDIA's simulator, hours (ARGS="--seconds 300": a piece; "--parts strict ours": our planner alone)
 	@PYTHONPATH=.:planner/src:serving/src:crds/src $(UV) run --frozen --quiet --python $(PYTHON) --project bench/planner/dynamo \
 		python -m bench.planner.dynamo $(ARGS); measured=$$?; $(RUN) python -m bench.planner.evaluation_page; exit $$measured
 

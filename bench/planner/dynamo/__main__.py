@@ -4,7 +4,7 @@ Measured is what ``bench/data/dynamo.yaml`` lists: loads, starts of 45 and 120 s
 Runs are kept in ``bench/results/planner_dynamo_runs.json.xz`` and not made again, except ours when the planner has
 changed, so the whole, hours of computing, can be made in pieces of ``--seconds``.
 
-    ARGS="--parts ours"    # only our planner, beside the others' kept runs
+    ARGS="--parts strict ours"    # only our planner, beside the others' kept runs
 """
 
 import logging
@@ -23,14 +23,14 @@ logging.disable(logging.WARNING)
 from bench.planner.dynamo import references  # noqa: E402
 from bench.planner.dynamo.dynamo_planner import run_dynamo  # noqa: E402
 from bench.planner.dynamo.dynosim import Schedule, calibration, run  # noqa: E402
-from bench.planner.dynamo.figures import COMMAND, RUNS, Kept, Run, kept_runs, rows  # noqa: E402
+from bench.planner.dynamo.figures import COMMAND, RUNS, STRICT, Kept, Run, kept_runs, rows  # noqa: E402
 from bench.planner.dynamo.policy import PointsmanPolicy  # noqa: E402
 from bench.planner.dynamo.random_traces import random_trace  # noqa: E402
 from bench.planner.dynamo.workloads import CONFIGURATIONS, LOADS, RANDOM, SETUP, Workload, workload  # noqa: E402
 from bench.planner.sources import in_dynosim  # noqa: E402
 from bench.rows import finish, keep, options  # noqa: E402
 
-PARTS = ("dynamo", "clairvoyant", "causal", "ours")  # ours last: a cell that has it has the others
+PARTS = ("dynamo", "clairvoyant", "causal", "strict", "ours")  # ours last: a cell that has it has the others
 
 
 def main(argv: list[str]) -> int:
@@ -71,8 +71,8 @@ def _missing(
         kept[key] = {"trace": trace, "workload": at.name, "start_s": start_s, "seed": at.seed}
         kept[key] |= {"shape": at.shape, "requests": len(at.requests)}
     cell = kept[key]
-    if "ours" in parts and cell.get("planner") != in_dynosim():
-        cell |= {"planner": in_dynosim(), "ours": {}}
+    if {"strict", "ours"} & {*parts} and cell.get("planner") != in_dynosim():
+        cell |= {"planner": in_dynosim(), "strict": {}, "ours": {}}
     for part, runs in _runs(at, start_s).items():
         for name, measure in runs.items():
             if part in parts and name not in cell.get(part, {}):
@@ -89,8 +89,8 @@ def _runs(at: Workload, start_s: int) -> dict[str, dict[str, Callable[[], Run]]]
     def reacting(hold_s: float, boost: float) -> Run:
         return run(at, Schedule(references.causal(at, start_s, hold_s, boost)), start_s)
 
-    def ours() -> Run:
-        return run(at, PointsmanPolicy(at, start_s, calibration(at)), start_s)
+    def ours(*attainment: float) -> Run:
+        return run(at, PointsmanPolicy(at, start_s, calibration(at), *attainment), start_s)
 
     return {
         "dynamo": {name: partial(run_dynamo, at, start_s, name) for name in CONFIGURATIONS},
@@ -102,6 +102,7 @@ def _runs(at: Workload, start_s: int) -> dict[str, dict[str, Callable[[], Run]]]
             f"hold {hold_s} s, boost {boost}": partial(reacting, hold_s, boost)
             for hold_s, boost in product((start_s, 300, 1200), (1.0, 1.6))
         },
+        "strict": {f"attainment {STRICT:g}": partial(ours, STRICT)},
         "ours": {f"run {number + 1}": ours for number in range(LOADS.get(at.name, {}).get("runs", 1))},
     }
 

@@ -5,9 +5,11 @@ from math import inf
 from statistics import geometric_mean, mean
 
 from bench.pages import render
-from bench.planner.dynamo.figures import EQUAL, GOOD_ENOUGH, Cell, Figure, best
+from bench.planner.dynamo.figures import EQUAL, GOOD_ENOUGH, STRICT, Cell, Figure, best
 from bench.planner.dynamo.workloads import CONFIGURATIONS, LOADS, SETUP
 from bench.planner.sources import in_dynosim
+
+from pointsman.planner.core.types import Objectives
 
 PICTURE = "planner-beside-dynamo.svg"
 DEARER = 1.02  # in times Pointsman's GPU-hours: more is dearer
@@ -21,6 +23,8 @@ def section(cells: Sequence[Cell], random: Sequence[Cell]) -> str:
     return render(
         "dynamo.md",
         good_enough=GOOD_ENOUGH,
+        default=Objectives().attainment,
+        strict=STRICT,
         equal=EQUAL,
         documented=SETUP["documented"],
         configurations={name: [cell.dynamo[name] for cell in cells] for name in CONFIGURATIONS},

@@ -43,10 +43,12 @@ Samples = dict[str, list[Snapshot]]
 class PointsmanPolicy:
     """Answers the simulator's ticks with ``decide``."""
 
-    def __init__(self, workload: Workload, startup_s: float, samples: Samples) -> None:
+    def __init__(
+        self, workload: Workload, startup_s: float, samples: Samples, attainment: float = Objectives().attainment
+    ) -> None:
         self._policy = Policy(
             mode=Mode.ACTIVE,  # what is decided is carried out
-            objectives=Objectives(ttft_ms=workload.ttft_ms, tpot_ms=workload.itl_ms),
+            objectives=Objectives(ttft_ms=workload.ttft_ms, tpot_ms=workload.itl_ms, attainment=attainment),
             max_gpus=MAX_GPUS,
             prefill=Bounds(1, MAX_GPUS - 1),
             decode=Bounds(1, MAX_GPUS - 1),
@@ -108,12 +110,11 @@ def _profiled(samples: list[EngineSample]) -> LinearModel:
     prefills, steps = [], []
     for each in samples:
         assert each.tokens is not None, "the simulator tells them"
-        tokens = each.tokens / each.batch
-        if each.role is Role.PREFILL:
-            prefills.append(PrefillSample(round(tokens), 0, each.observed_ms / each.batch, 0.0))
+        if each.role is Role.PREFILL:  # a pass takes what one prompt of as many tokens takes, about
+            prefills.append(PrefillSample(round(each.tokens), 0, each.observed_ms, 0.0))
         else:
-            point = StepPoint(round(each.batch), round(tokens))
-            steps.append(StepSample(point, tokens, each.observed_ms, 1.0))
+            tokens = each.tokens / each.batch
+            steps.append(StepSample(StepPoint(round(each.batch), round(tokens)), tokens, each.observed_ms, 1.0))
     return linear_model(prefills, steps)
 
 

@@ -113,7 +113,8 @@ def kept(ours: tuple[float, float] = (0.9, 1.0), workload: str = "step", start_s
     return {
         f"{workload}/{start_s}/{seed}": {
             "workload": workload, "start_s": start_s, "seed": seed, "planner": "another",
-            "ours": {"run 1": one(*ours), "run 2": one(*ours)}, "dynamo": dynamo,
+            "ours": {"run 1": one(*ours), "run 2": one(*ours)}, "strict": {"attainment 0.99": one(1.0, 2.0)},
+            "dynamo": dynamo,
             "clairvoyant": {"ample": one(1.0, 1.3), "lean": one(0.97, 0.9), "too lean": one(0.94, 0.8)},
             "causal": {"hold 45 s": one(0.8, 1.0), "hold 300 s": one(0.91, 1.1)},
         }
@@ -126,6 +127,7 @@ def test_a_cell_is_compared_with_the_best_of_dynamos_configurations_and_the_chea
     assert (cell.documented.goodput, cell.tuned.goodput, cell.causal.goodput) == pytest.approx((0.5, 0.7, 0.91))
     assert cell.tuned.name == "kalman, 20 s, objectives x0.55"
     assert cell.cost(cell.ours) == pytest.approx(1.0 / 0.9)
+    assert cell.cost(cell.strict) == pytest.approx(2.0 / 0.9)
 
 
 def test_a_cell_in_which_ours_did_not_run_in_every_seed_is_not_compared() -> None:
