@@ -115,7 +115,7 @@ def simulated(load: str, seed: int) -> list[Pair]:
     service, trace, found = LOADS["step"].service(seed), _trace(load, seed), []
     begin_s, end_s = LEARNED_DAYS * SHORT_DAY_S, DAYS * SHORT_DAY_S
     for seasonal in (True, False):
-        planner = Planner("Pointsman", decide, lambda: State(season=Season(SHORT_DAY_S, BIN_S)))
+        planner = Planner("Pointsman", decide, lambda: State(season=Season(SHORT_DAY_S, BIN_S)), damped=True)
         result = simulate(trace, service.simulation, replace(service.policy, seasonal=seasonal), planner)
         days = [result.met[result.arrival_s // SHORT_DAY_S == day] for day in range(LEARNED_DAYS, DAYS)]
         points = [point for point in result.timeline if begin_s <= point.at_s < end_s]

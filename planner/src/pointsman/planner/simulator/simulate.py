@@ -13,6 +13,7 @@ from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.metrics.observe import Reading, Seen, counted_once, observation
 from pointsman.planner.core.metrics.scrape_pair import Page
+from pointsman.planner.core.routing.publication import Publication, is_due
 from pointsman.planner.core.types import Decision, Observation, Policy, Reason, WorkerCondition
 from pointsman.planner.simulator.budget import Budget
 from pointsman.planner.simulator.decode_engine import (
@@ -102,6 +103,7 @@ class _Run:
         believed = simulation.engine.performance
         known = TrueModel(believed, simulation.truth) if planner.measured else believed
         self._base = known if simulation.planner_knows_performance else None
+        self._published: Publication | None = None  # the last routing numbers
         self._seen: deque[Observation] = deque()  # waits for the metric delay
         self._targets: dict[str, _Target] = {}
         self._last: tuple[Observation, Reason] | None = None  # what was seen, and decided
@@ -205,13 +207,12 @@ class _Run:
             seen = counted_once(seen, self._last[0])
         self._state, decision, next_tick = self._planner.decide(self._state, seen, self._policy, now_s, self._base)
         refused = ""
-        if decision.changes_routing:
-            self._path.route(decision.routing)
+        publishes = self._publishes(decision, seen, now_s)
         if decision.changes_layout:
             refused = self._fleet.submit(decision)
         if decision.changes_encode:
             refused = refused or self._scale_encode(decision)
-        acts = decision.changes_layout or decision.changes_routing or decision.changes_encode
+        acts = decision.changes_layout or publishes or decision.changes_encode
         if acts or decision.reason is not self._said:
             self._decisions.append(DecisionRecord(now_s, decision, refused))
         self._said = decision.reason
@@ -221,6 +222,18 @@ class _Run:
         if self._progress is not None:
             self._progress(now_s)
         self._events.at(now_s + max(next_tick.after_s, 1e-3), self._tick)
+
+    def _publishes(self, decision: Decision, seen: Observation, now_s: float) -> bool:
+        """Whether the decision's routing numbers are in force from now on."""
+        if not decision.changes_routing:
+            return False
+        if self._planner.damped:
+            if not is_due(decision, seen, self._policy, None, self._published, now_s):
+                return False
+            reason = decision.routing_reason or decision.reason
+            self._published = Publication(now_s, reason, seen.routing, decision.routing, self._policy.objectives)
+        self._path.route(decision.routing)
+        return True
 
     def _scale_encode(self, decision: Decision) -> str:
         """Have it carried out; returns why it is refused, "" if it is not."""

@@ -191,13 +191,15 @@ class Planner:
     """A planner under test: its function and the state it begins with.
 
     ``measured``: it is given the engine's true times instead of the believed ones. For planners that profile the engine
-    beforehand and have no calibration of their own here; ours must find the difference out.
+    beforehand and have no calibration of their own here; ours must find the difference out. ``damped``: its routing
+    numbers are in force when the live planner would publish them (``is_due``), not at once.
     """
 
     name: str
     decide: Decide
     first_state: Callable[[], Any]
     measured: bool = False
+    damped: bool = False
 
 
 # --- what comes out ---

@@ -69,7 +69,7 @@ PARTS: Final[Mapping[str, Part]] = {
 
 def ours() -> Planner:
     """``core.decide`` as it runs live."""
-    return Planner(NAME, production, State)
+    return Planner(NAME, production, State, damped=True)
 
 
 def without(name: str) -> Planner:
@@ -87,4 +87,4 @@ def without(name: str) -> Planner:
             observation = replace(observation, samples=())
         return production(state, observation, policy, now_s, base if part.table else None)
 
-    return Planner(f"{NAME} without {name}", decide, part.first)
+    return Planner(f"{NAME} without {name}", decide, part.first, damped=True)
