@@ -43,6 +43,24 @@ def test_encode_workers_are_seen_apart_from_those_that_can_switch() -> None:
     assert (encoder.name, encoder.condition, encoder.gpus) == ("encodes", WorkerCondition.STARTING, 1)
 
 
+def test_a_gateway_is_read_as_long_as_it_may_accept_requests() -> None:
+    cluster = Cluster(kube=None, namespace="default")  # type: ignore[arg-type]  # nothing is followed here
+    labels = {**pod("x").metadata.labels, names.COMPONENT_LABEL: names.COMPONENT_GATEWAY}
+
+    def gateway(name: str, ready: bool = True, phase: str = "Running", **metadata: Any) -> Pod:
+        conditions = [{"type": "Ready", "status": str(ready)}]
+        made = pod(name, labels=labels, **metadata).model_dump(by_alias=True)
+        made["status"] |= {"phase": phase, "podIP": "10.0.0.1", "conditions": conditions}
+        return Pod.model_validate(made)
+
+    ends = gateway("ends", deletionTimestamp=GONE_BY.isoformat())
+    busy, ended = gateway("busy", ready=False), gateway("ended", ready=False, phase="Failed")
+    cluster.pods = Known(gateway("serves"), ends, busy, ended)  # type: ignore[assignment]
+    assert [target.key for target in cluster.gateways(KEY)] == ["serves"], "the others may only start"
+    found = cluster.gateways(KEY, {"serves", "ends", "busy", "ended"})
+    assert [(target.key, target.is_ready) for target in found] == [("serves", True), ("ends", False), ("busy", False)]
+
+
 def test_a_pod_that_ends_takes_its_place_in_the_budget_until_its_node_is_given_up() -> None:
     cluster = Cluster(kube=None, namespace="default")  # type: ignore[arg-type]  # nothing is followed here
     cluster.pods = Known(pod("stays"), pod("ends", deletionTimestamp=GONE_BY.isoformat()))  # type: ignore[assignment]

@@ -49,6 +49,7 @@ class Scenario:
     uid: str = "new"
     decisions: Callable[[Observation], Decision] = lambda seen: steady(seen)
     gateways: int = 1
+    leaving: set[str] = field(default_factory=set)  # gateways whose pods are there, and not ready any more
     api: Api = field(default_factory=Api)
     plans: list[Plan] = field(default_factory=list)
     seen: list[Observation] = field(default_factory=list)
@@ -92,9 +93,12 @@ class Scenario:
     def encode_workers(self, *_: Any) -> list[tuple[None, Worker]]:
         return [(None, Worker(f"e{n}", Role.ENCODE, WorkerCondition.ACTIVE)) for n in range(self.encoders)]
 
-    def targets(self, _: Any) -> list[Any]:
-        pods = [SimpleNamespace(metadata=SimpleNamespace(name=f"g{n}")) for n in range(self.gateways)]
-        return [SimpleNamespace(key=f"g{n}", url="", pod=pod) for n, pod in enumerate(pods)]
+    def targets(self, _: Any, seen: set[str]) -> list[Any]:
+        names = {f"g{n}" for n in range(self.gateways)}
+        pods = {
+            name: SimpleNamespace(metadata=SimpleNamespace(name=name)) for name in sorted(names | self.leaving & seen)
+        }
+        return [SimpleNamespace(key=name, url="", pod=pods[name], is_ready=name in names) for name in pods]
 
     def decide(self, state: State, seen: Observation, *_: Any) -> tuple[State, Decision, NextTick]:
         self.seen.append(seen)
@@ -425,17 +429,22 @@ async def test_requests_are_counted_once_however_many_gateways_prometheus_reads_
     assert counted == pytest.approx(RATE_PER_S * gateways * lasted_s, rel=0.1)
 
 
-async def test_a_gateway_that_prometheus_cannot_read_freezes_nothing_before_its_page_is_stale(
+async def test_of_a_gateway_that_prometheus_cannot_read_old_pages_stand_in_until_they_are_stale(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def lost() -> str:
         return "g1" if len(scenario.seen) > 6 else ""
 
     scenario = Scenario({"metrics": PROMETHEUS}, gateways=3, vector=scraped(3, lost))
-    await scenario.run(monkeypatch, lambda: len(scenario.seen) > 8 and scenario.seen[-1].age_s > 40)
+    await scenario.run(monkeypatch, lambda: sum(bool(seen.unreadable_gateways) for seen in scenario.seen) > 2)
     old = [seen for seen in scenario.seen if seen.old_pages]
     assert [seen.load is not None and seen.load.arrivals_per_s for seen in old] == [3 * RATE_PER_S] * len(old)
-    assert 2 <= len([seen for seen in old if seen.age_s <= 40]) <= 4, "one for each round of scrapes"
+    assert 2 <= len(old) <= 4, "one for each round of scrapes"
+    later = [seen for seen in scenario.seen if seen.unreadable_gateways]
+    assert {seen.unreadable_gateways for seen in later} == {("g1",)}
+    assert [seen.load is not None and seen.load.arrivals_per_s for seen in later] == [2 * RATE_PER_S] * len(later)
+    assert all(seen.age_s <= 40 and seen.unread == 1 for seen in later), "the others are planned for"
+    assert min(b.at_s - a.at_s for a, b in itertools.pairwise(later)) >= 10, "each of their pages is decided on once"
     windows = [(b.at_s - a.at_s, b.window_s) for a, b in itertools.pairwise(scenario.seen) if b.old_pages]
     assert all(window_s <= since_s for since_s, window_s in windows), windows
 
@@ -498,6 +507,48 @@ async def test_a_gateway_that_can_never_be_read_is_named_and_the_others_are_plan
     assert message.startswith("The metrics of g1 cannot be read, so a part of the load is not known.")
     last = await memory.load_last(scenario.api, *KEY, "new")  # type: ignore[arg-type]
     assert isinstance(last, memory.Last) and message in last.decision.message
+
+
+async def test_requests_of_a_gateway_that_is_gone_are_unknown_for_a_look_and_not_zero(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its clients may have been accepted after its last page was read."""
+    scenario = Scenario(gateways=2)
+
+    def over() -> bool:
+        if len(scenario.seen) > 5:
+            scenario.gateways = 1
+        return len(scenario.seen) > 10
+
+    await scenario.run(monkeypatch, over)
+    looks = [(seen.new_gateways, seen.gateways) for seen in scenario.seen]
+    assert [key for key, _ in itertools.groupby(looks)] == [(0, 2), (1, 2), (0, 1)]
+    assert looks.count((1, 2)) == 1
+
+
+async def test_a_gateway_that_is_not_ready_any_more_is_read_until_its_pages_are_stale(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It serves on while other nodes still send it requests. At the end it cannot be read, as a pod of a lost node."""
+    began_s = 0.0
+
+    def lost() -> str:
+        return "g1" if scenario.leaving and scenario.hands.passed_s > began_s + 60 else ""
+
+    def over() -> bool:
+        nonlocal began_s
+        if len(scenario.seen) > 6 and not scenario.leaving:
+            scenario.gateways, scenario.leaving, began_s = 1, {"g1"}, scenario.hands.passed_s
+        return scenario.hands.passed_s > began_s + 200 and bool(scenario.leaving)
+
+    scenario = Scenario({"metrics": PROMETHEUS}, gateways=2, vector=scraped(2, lost))
+    await scenario.run(monkeypatch, over)
+    known = [seen for seen in scenario.seen if seen.load is not None and seen.age_s <= 40]
+    assert all(not seen.unreadable_gateways for seen in known), "nobody sends it requests any more"
+    rates = [(seen.load.arrivals_per_s / RATE_PER_S, seen.unread_gateways) for seen in known if seen.load is not None]
+    first = rates.index((1.0, 1))
+    assert set(rates[:first]) == {(2.0, 0)} and len(rates[:first]) > 8
+    assert set(rates[first + 1 :]) == {(1.0, 0)}
 
 
 async def test_without_any_gateway_that_can_be_read_nothing_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,16 +67,31 @@ def test_the_memory_is_saved_soon_where_an_explanation_would_tell_something_else
     assert (after.summary() != kept(ROUTING).summary()) is news
 
 
+def unread(source: Source, readings: dict[str, Reading | None], at_s: float, stale_after_s: float) -> Unread:
+    """Of pages that are all new."""
+    return source.unread(readings, at_s, stale_after_s, ages_s=dict.fromkeys(readings, 0.0))
+
+
+def test_a_gateway_whose_pages_are_stale_is_late_unless_those_of_all_are() -> None:
+    read, source = Reading({}, None, 0.0), asked_for_no_page()
+    both: dict[str, Reading | None] = {"a": read, "b": read}
+    assert source.unread(both, 0.0, 15.0, ages_s={"a": 0.0, "b": 15.0}) == Unread()
+    assert source.unread(both, 2.5, 15.0, ages_s={"a": 0.0, "b": 17.5}) == Unread(late=("b",))
+    assert source.unread(both, 20.0, 15.0, ages_s={"a": 17.5, "b": 35.0}) == Unread()
+    assert source.unread({**both, "m": read}, 20.0, 15.0, "m", ages_s={"a": 17.5, "b": 35.0, "m": 0.0}) == Unread()
+
+
 def test_a_gateway_is_new_for_no_longer_than_metrics_may_be_old() -> None:
     read, source = Reading({}, None, 0.0), asked_for_no_page()
-    assert source.unread({"a": None}, 0.0, 15.0) == Unread(first=("a",))
-    assert source.unread({"a": read, "b": None}, 10.0, 15.0) == Unread(first=("b",)), "not all were read yet"
-    assert source.unread({"a": read, "b": None}, 26.0, 15.0) == Unread(late=("b",)), "what never gets a second page"
-    assert source.unread({"a": read, "b": None, "c": None}, 30.0, 15.0) == Unread(new=("c",), late=("b",))
-    assert source.unread({"a": read, "b": read, "c": None}, 45.0, 15.0) == Unread(new=("c",))
-    assert source.unread({"a": read, "b": read, "c": None}, 46.0, 15.0) == Unread(late=("c",))
-    assert source.unread({"d": None}, 50.0, 15.0) == Unread(first=("d",)), "nothing is known of the load"
-    assert source.unread({"d": read}, 51.0, 15.0) == source.unread({}, 52.0, 15.0) == Unread()
+    assert unread(source, {"a": None}, 0.0, 15.0) == Unread(first=("a",))
+    assert unread(source, {"a": read, "b": None}, 10.0, 15.0) == Unread(first=("b",)), "not all were read yet"
+    assert unread(source, {"a": read, "b": None}, 26.0, 15.0) == Unread(late=("b",)), "what never gets a second page"
+    assert unread(source, {"a": read, "b": None, "c": None}, 30.0, 15.0) == Unread(new=("c",), late=("b",))
+    assert unread(source, {"a": read, "b": read, "c": None}, 45.0, 15.0) == Unread(new=("c",))
+    assert unread(source, {"a": read, "b": read, "c": None}, 46.0, 15.0) == Unread(late=("c",))
+    assert unread(source, {"d": None}, 50.0, 15.0) == Unread(first=("d",), gone=3), "nothing is known of the load"
+    assert unread(source, {"d": read}, 51.0, 15.0) == Unread()
+    assert unread(source, {}, 52.0, 15.0) == Unread(gone=1)
 
 
 async def test_an_address_that_is_not_allowed_is_not_asked_after_its_secret_could_not_be_read() -> None:

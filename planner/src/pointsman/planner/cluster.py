@@ -43,6 +43,11 @@ class Target(NamedTuple):
     url: str
     pod: Pod
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether Kubernetes sends it requests."""
+        return self.pod.ready and not self.pod.terminating
+
 
 class Cluster:
     """Mirrors of services, policies, pods, switches and plans."""
@@ -93,16 +98,18 @@ class Cluster:
 
     def targets(self, key: ServiceKey, component: str) -> list[Target]:
         """The pods of a service that have an address and run."""
-        port = ENGINE_PORT if component == COMPONENT_WORKER else GATEWAY_PORT
-        return [
-            Target(pod.metadata.uid, f"{address_url('http', pod.status.pod_ip, port)}/metrics", pod)
-            for pod in self.pods.by(key)
-            if pod.metadata.labels.get(COMPONENT_LABEL) == component and pod.status.pod_ip and not pod.terminating
-        ]
+        return [target for target in self._addressed(key, component) if not target.pod.terminating]
 
-    def gateways(self, key: ServiceKey) -> list[Target]:
-        """Ready gateway pods: one that starts has nothing to say yet."""
-        return [target for target in self.targets(key, COMPONENT_GATEWAY) if target.pod.ready]
+    def gateways(self, key: ServiceKey, seen: Collection[str] = ()) -> list[Target]:
+        """Gateway pods that accept requests: ready ones, and those that are ready no more, as clients and other nodes
+        learn that later. One that starts has no requests yet: it is not among those ``seen`` before, by target key."""
+        return [target for target in self._addressed(key, COMPONENT_GATEWAY) if target.is_ready or target.key in seen]
+
+    def _addressed(self, key: ServiceKey, component: str) -> Iterator[Target]:
+        port = ENGINE_PORT if component == COMPONENT_WORKER else GATEWAY_PORT
+        for pod in self.pods.by(key):
+            if pod.metadata.labels.get(COMPONENT_LABEL) == component and pod.status.pod_ip and not pod.finished:
+                yield Target(pod.metadata.uid, f"{address_url('http', pod.status.pod_ip, port)}/metrics", pod)
 
     def workers(self, key: ServiceKey, gpus: int, now_s: float) -> list[tuple[Target | None, Worker]]:
         """The worker pods of a service, with their target where they have an address; ``now_s`` is Unix time."""

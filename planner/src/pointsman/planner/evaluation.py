@@ -39,7 +39,7 @@ from pointsman.planner.scraper import Scraper
 from pointsman.planner.season_history import with_history
 from pointsman.planner.service_health import Findings, ServiceHealth
 from pointsman.planner.service_record import ServiceRecord
-from pointsman.planner.source import Unread, reading_within
+from pointsman.planner.source import Unread, accepting, reading_within
 from pointsman.planner.steady_time import SteadyTime
 from pointsman.process.clock import Clock
 from pointsman.serving.flow_control import UNBOUNDED, FlowBounds
@@ -62,14 +62,16 @@ class _Subject:
 
 @dataclass(frozen=True, slots=True)
 class _Pods:
-    """Its pods, and the pages that were read of them. ``gateways``: pods by the names of their targets; ``age_s``: of
-    the oldest page of a gateway that was read twice."""
+    """Its pods, and the pages that were read of them. ``gateways``: pods by the names of their targets."""
 
     workers: Sequence[tuple[Target | None, Worker]]
     encoders: Sequence[tuple[Target | None, Worker]]
-    gateways: Mapping[str, str]
+    gateways: Mapping[str, Target]
     source: Scraper | PrometheusReadings
-    age_s: float
+
+    def ages_s(self) -> dict[str, float]:
+        """Of the newest pages of the gateways."""
+        return {name: self.source.age_s(name) for name in self.gateways}
 
     def readings(self) -> dict[str, Reading | None]:
         """Of the gateways."""
@@ -115,13 +117,14 @@ class Evaluator:
         # 1. Read the pods.
         pods = await self._read_pods(subject)
         settings = replace(settings, stale_after_s=record.source.stale_after_s(policy.spec.metrics, pods.gateways))
+        pods = replace(pods, gateways=accepting(pods.gateways, pods.source, settings.stale_after_s))
         subject = replace(subject, settings=settings)
         if record.source.is_repeated(pods.source, list(pods.gateways), settings.stale_after_s):
             return settings.interval_s
 
         # 2. Observe.
         at_s, readings = self._time.now_s(), pods.readings()
-        unread = record.source.unread(readings, at_s, settings.stale_after_s)
+        unread = record.source.unread(readings, at_s, settings.stale_after_s, ages_s=pods.ages_s())
         plans = record.plans.known()
         in_force = _InForce(plans, plan_ledger.asked_of_a_person(plans), record.routing.in_force(service))
         observed = await self._observe(subject, pods, in_force, at_s, readings, unread)
@@ -156,13 +159,11 @@ class Evaluator:
         key, spec, prefix = subject.key, subject.service.spec, target_prefix(subject.key)
         workers = self._cluster.workers(key, spec.worker.gpus, self._clock.now().timestamp())
         encoders = self._cluster.encode_workers(key, spec.gpus_of(Role.ENCODE), self._clock.now().timestamp())
-        gateways = self._cluster.gateways(key)
+        gateways = self._cluster.gateways(key, subject.record.source.seen())
         of_workers = [target for target, _ in (*workers, *encoders) if target is not None]
         targets = {f"{prefix}{target.key}": target for target in (*of_workers, *gateways)}
         source = await subject.record.source.read(key[0], subject.policy, targets)
-        named = {f"{prefix}{target.key}": target.pod.metadata.name for target in gateways}
-        read = [name for name in named if source.reading(name) is not None] or named
-        return _Pods(workers, encoders, named, source, max(map(source.age_s, read), default=float("inf")))
+        return _Pods(workers, encoders, {f"{prefix}{target.key}": target for target in gateways}, source)
 
     async def _observe(
         self,
@@ -174,18 +175,18 @@ class Evaluator:
         unread: Unread,
     ) -> Observation:
         record, settings, asked = subject.record, subject.settings, in_force.asked
+        read = [name for name, reading in readings.items() if reading is not None and name not in unread.late]
+        ages_s = pods.ages_s()
         awaiting = _layout_of(asked) if asked is not None and not _is_of_encode(asked, pods.workers) else None
         # In a thread: the pages of a thousand workers take a quarter of a second.
         observed = await asyncio.to_thread(
             observation,
             at_s=at_s,
-            age_s=pods.age_s,
+            age_s=max((ages_s[name] for name in read or readings), default=float("inf")),
             # Before all were read once, a part of the load would look like all of it.
-            gateways=[
-                reading or UNREAD for name, reading in readings.items() if reading is not None or name in unread.first
-            ],
-            new_gateways=len(unread.new),
-            unreadable_gateways=tuple(pods.gateways[name] for name in unread.late),
+            gateways=[readings[name] or UNREAD for name in (*read, *unread.first)],
+            new_gateways=len(unread.new) + unread.gone,
+            unreadable_gateways=tuple(pods.gateways[name].pod.metadata.name for name in unread.late),
             workers=_seen_workers(subject, pods, at_s),
             routing=_routing(in_force.routing),
             objectives=settings.objectives,

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -35,7 +35,7 @@ from pointsman.planner.policies import policy_of_group
 from pointsman.planner.prometheus import PrometheusReadings
 from pointsman.planner.prometheus_secrets import PrometheusSecrets
 from pointsman.planner.scraper import Scraper
-from pointsman.planner.source import Source, Unread
+from pointsman.planner.source import Source, Unread, accepting
 from pointsman.planner.steady_time import SteadyTime
 from pointsman.process.clock import SYSTEM_CLOCK, Clock
 
@@ -173,17 +173,22 @@ class GroupPlanner:
 
     async def _look(self, key: ServiceKey, group: ElasticGroup, policy: PlannerPolicy, record: _GroupRecord) -> float:
         settings = with_pods_start(policy_of_group(policy.spec, group.spec), self._cluster.group_start_s(key))
-        gateways, manager = self._cluster.gateways(key), self._cluster.manager(key)
+        gateways, manager = self._cluster.gateways(key, record.source.seen()), self._cluster.manager(key)
         targets = {_prefix(key) + t.key: t for t in (*gateways, *([manager] if manager else []))}
         source = await record.source.read(key[0], policy, targets)
         settings = replace(settings, stale_after_s=record.source.stale_after_s(policy.spec.metrics, targets))
+        of_manager = _prefix(key) + manager.key if manager is not None else None
+        named = {name: target for name, target in targets.items() if name != of_manager}
+        named = accepting(named, source, settings.stale_after_s)
+        targets = {name: target for name, target in targets.items() if name in named or name == of_manager}
         if record.source.is_repeated(source, list(targets), settings.stale_after_s):
             return settings.interval_s
         at_s = self._time.now_s()
         readings = {name: source.reading(name) for name in targets}
-        of_manager = _prefix(key) + manager.key if manager is not None else None
-        unread = record.source.unread(readings, at_s, settings.stale_after_s, of_manager)
-        observed = self._observed(key, group, settings, source, record, at_s, unread)
+        ages_s = {name: source.age_s(name) for name in targets}
+        unread = record.source.unread(readings, at_s, settings.stale_after_s, of_manager, ages_s=ages_s)
+        pods = {name: target.pod.metadata.name for name, target in named.items()}
+        observed = self._observed(key, group, settings, source, record, at_s, unread, pods)
         bounds = Bounds(group.spec.instances.min_replicas, group.spec.instances.max_replicas)
         record.state, decision = decide(record.state, observed, settings, bounds, at_s)
         record.decided_on = None if decision.reason is Reason.STALE_METRICS else observed.seen
@@ -221,8 +226,8 @@ class GroupPlanner:
         record: _GroupRecord,
         at_s: float,
         unread: Unread,
+        pods: Mapping[str, str],
     ) -> GroupObservation:
-        pods = {_prefix(key) + target.key: target.pod.metadata.name for target in self._cluster.gateways(key)}
         names = [name for name in pods if name not in (*unread.new, *unread.late)]
         manager = self._cluster.manager(key)
         manager_name = _prefix(key) + manager.key if manager is not None else ""
@@ -232,7 +237,7 @@ class GroupPlanner:
         seen = seen_by_gateways(
             settings.objectives,
             at_s=at_s,
-            new_gateways=sum(name in pods for name in unread.new),
+            new_gateways=sum(name in pods for name in unread.new) + unread.gone,
             unreadable_gateways=tuple(pods[name] for name in unread.late if name in pods),
             ages_s=[source.age_s(name) for name in (*names, manager_name)],
             gateways=[source.reading(name) for name in names],

@@ -21,11 +21,14 @@ PROMETHEUS_DEFAULT_S: Final = 60.0  # its scrape_interval, where nothing else is
 @dataclass(frozen=True, slots=True)
 class Unread:
     """Gateways of which there are no two pages yet: those that were there from the ``first`` look on, for as long as
-    metrics may be old; ``new`` ones, which came later, for as long; and those that should have been read by now."""
+    metrics may be old; ``new`` ones, which came later, for as long; those that should have been read by now, and those
+    whose pages are too old while others are not (``late``); and how many are ``gone`` since the last look: nobody knows
+    what they accepted since."""
 
     first: tuple[str, ...] = ()
     new: tuple[str, ...] = ()
     late: tuple[str, ...] = ()
+    gone: int = 0
 
 
 class Source:
@@ -123,26 +126,48 @@ class Source:
             return False
         names = [name for name in names if source.reading(name) is not None] or names  # others are in no decision
         pages_s = {name: source.page_s(name) for name in names}
-        age_s = max((source.age_s(name) for name in names), default=float("inf"))
-        awaited = [name for name in names if not source.failed(name)] or names
-        if age_s <= stale_after_s and any(self._pages_s.get(name) == pages_s[name] for name in awaited):
+        fresh = [name for name in names if source.age_s(name) <= stale_after_s]
+        awaited = [name for name in fresh if not source.failed(name)] or fresh
+        if any(self._pages_s.get(name) == pages_s[name] for name in awaited):
             return True
         self._pages_s = pages_s
         return False
 
+    def seen(self) -> set[str]:
+        """The targets of the last look, by their keys."""
+        return {name.removeprefix(self._prefix) for name in self._since_s}
+
     def unread(
-        self, readings: Mapping[str, Reading | None], at_s: float, stale_after_s: float, manager: str | None = None
+        self,
+        readings: Mapping[str, Reading | None],
+        at_s: float,
+        stale_after_s: float,
+        manager: str | None = None,
+        *,
+        ages_s: Mapping[str, float],
     ) -> Unread:
-        """Which gateways were not read twice. ``readings`` of all that are ready, and of the ``manager`` of a group,
-        which says nothing of the load: until it is read, it is a first look."""
+        """Which gateways were not read twice, or not lately. ``readings`` of all that accept requests, with the ages of
+        their newest pages, and of the ``manager`` of a group, which says nothing of the load: until it is read, it is a
+        first look."""
+        gone = len(self._since_s.keys() - readings.keys() - {manager})
         self._since_s = {name: self._since_s.get(name, at_s) for name in readings}
         missing = [name for name, reading in readings.items() if reading is None]
         late = tuple(name for name in missing if at_s - self._since_s[name] > stale_after_s)
+        read = {*readings} - {*missing, manager}
+        old = {name for name in read if ages_s[name] > stale_after_s}
+        late += tuple(old) if old != read else ()
         waiting = tuple(name for name in missing if name not in late)
         unread, new = {*missing} - {manager}, {*waiting} - {manager}
         self._was_whole = len(unread) < len({*readings} - {manager}) and (self._was_whole or not new)
         first = tuple(name for name in waiting if name == manager or not self._was_whole)
-        return Unread(first=first, new=tuple(name for name in waiting if name not in first), late=late)
+        return Unread(first, tuple(name for name in waiting if name not in first), late, gone)
+
+
+def accepting(
+    gateways: Mapping[str, Target], source: Scraper | PrometheusReadings, stale_after_s: float
+) -> dict[str, Target]:
+    """Without those that are not ready and could not be read for so long: nobody sends them requests any more."""
+    return {name: each for name, each in gateways.items() if each.is_ready or source.age_s(name) <= stale_after_s}
 
 
 def reading_within(source: Scraper | PrometheusReadings, name: str, stale_after_s: float) -> Reading | None:

@@ -67,7 +67,7 @@ async def test_a_group_whose_memory_cannot_be_read_says_so_from_the_third_look_u
     group, policy = planned()
     cluster = SimpleNamespace(
         planned_groups=lambda: [(KEY, group, policy)], groups=SimpleNamespace(objects=lambda: [group]),
-        gateways=lambda _: [], manager=lambda _: None, instances=lambda *_: (), plans_of_group=lambda _: (),
+        gateways=lambda *_: [], manager=lambda _: None, instances=lambda *_: (), plans_of_group=lambda _: (),
         group_start_s=lambda _: None,
     )  # fmt: skip
 
@@ -104,7 +104,9 @@ async def test_a_gateway_that_is_added_and_never_read_freezes_no_group(monkeypat
     group, policy = planned()
 
     def target(name: str) -> Any:
-        return SimpleNamespace(key=name, url="", pod=SimpleNamespace(metadata=SimpleNamespace(name=name)))
+        return SimpleNamespace(
+            key=name, url="", pod=SimpleNamespace(metadata=SimpleNamespace(name=name)), is_ready=True
+        )
 
     def decided(state: GroupState, observed: GroupObservation, *_: Any) -> tuple[GroupState, GroupDecision]:
         hands.go(2.5)
@@ -122,7 +124,7 @@ async def test_a_gateway_that_is_added_and_never_read_freezes_no_group(monkeypat
     monkeypatch.setattr(group_loop, "decide", decided)
     cluster = SimpleNamespace(
         planned_groups=lambda: [(KEY, group, policy)], groups=SimpleNamespace(objects=lambda: [group]),
-        gateways=lambda _: [target("g0"), target("g1")] if len(seen) > 4 else [target("g0")],
+        gateways=lambda *_: [target("g0"), target("g1")] if len(seen) > 4 else [target("g0")],
         manager=lambda _: target("m"), instances=lambda *_: (), plans_of_group=lambda _: (),
         group_start_s=lambda _: None,
     )  # fmt: skip
@@ -155,8 +157,12 @@ def test_a_groups_only_gateway_that_is_replaced_is_a_first_look() -> None:
     of_nothing: Any = None
     source = Source("", of_nothing, of_nothing, 2.0, of_nothing)
     page = Reading({}, {}, 2.5)
-    assert source.unread({"m": page, "g0": page}, 0.0, 20.0, "m") == Unread()
-    assert source.unread({"m": page, "g1": None}, 2.5, 20.0, "m") == Unread(first=("g1",))
-    assert source.unread({"m": page, "g1": page}, 5.0, 20.0, "m") == Unread()
-    assert source.unread({"m": None, "g1": page}, 7.5, 20.0, "m") == Unread(first=("m",))
-    assert source.unread({"m": page, "g1": page, "g2": None}, 10.0, 20.0, "m") == Unread(new=("g2",))
+
+    def unread(at_s: float, **readings: Reading | None) -> Unread:
+        return source.unread(readings, at_s, 20.0, "m", ages_s=dict.fromkeys(readings, 0.0))
+
+    assert unread(0.0, m=page, g0=page) == Unread()
+    assert unread(2.5, m=page, g1=None) == Unread(first=("g1",), gone=1)
+    assert unread(5.0, m=page, g1=page) == Unread()
+    assert unread(7.5, m=None, g1=page) == Unread(first=("m",))
+    assert unread(10.0, m=page, g1=page, g2=None) == Unread(new=("g2",))

@@ -109,7 +109,7 @@ class PlannerHealth(StrEnum):
     """Why PlannerHealthy is as it is; ``docs/operate/operations.md`` says what to do for each."""
 
     PLANNING = "Planning"  # it decides
-    STALE_METRICS = "StaleMetrics"  # pages of a gateway, or of half of the workers, are too old: nothing is decided
+    STALE_METRICS = "StaleMetrics"  # pages of all gateways, or of half of the workers, are too old: nothing is decided
     GATEWAY_UNREADABLE = "GatewayUnreadable"  # its part of the load is not known: it decides on the rest, with care
     PROMETHEUS_UNREACHABLE = "PrometheusUnreachable"  # the policy's source does not answer
     UNKNOWN_TABLE = "UnknownTable"  # performance.table or configMap cannot be used: it goes on with what it learned
