@@ -87,7 +87,7 @@ def _case(draw: random.Random) -> tuple[Observation, Policy, Targets, EncodeTarg
         POLICY, max_gpus=max(2, len(seen.workers) + draw.randint(-2, 6)), min_gpus=draw.choice([0, 0, 1, 6]),
         prefill=Bounds(1, draw.randint(1, 14)), decode=Bounds(1, draw.randint(1, 14)),
         role_switch=draw.random() < 0.7, role_switch_needs_approval=draw.random() < 0.3,
-        min_dwell_s=draw.choice([0.0, 1e9]), scale_in=draw.random() < 0.7, scale_out=draw.random() < 0.7,
+        scale_in=draw.random() < 0.7, scale_out=draw.random() < 0.7,
         encode=Bounds(1, draw.randint(1, 9)) if encodes else None,
     )  # fmt: skip
     return seen, policy, wanted, _encode(draw) if draw.random() < 0.8 else None

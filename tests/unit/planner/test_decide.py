@@ -13,6 +13,7 @@ from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.state import State, model_of
+from pointsman.planner.core.switch_guards import History, SwitchRecord
 from pointsman.planner.core.types import (
     Bounds,
     Decision,
@@ -72,7 +73,7 @@ def test_a_sudden_shift_is_followed_once_each_way_within_seconds() -> None:
     cpu = LinearModel(2.0, 0.06, 1e-5, 2.0, 0.06, 0.0)
     objectives = Objectives(ttft_ms=15.5, tpot_ms=6.2, ttft_ms_per_prompt_token=0.25, attainment=0.9)
     policy = replace(
-        POLICY, objectives=objectives, max_gpus=3, min_gpus=3, interval_s=1.5, min_dwell_s=8, opposite_after_s=10,
+        POLICY, objectives=objectives, max_gpus=3, min_gpus=3, interval_s=1.5,
         max_in_transition_share=0.34, min_threshold_tokens=512, max_threshold_tokens=1024,
     )  # fmt: skip
     many = Load(arrivals_per_s=36, prompt_tokens=390, output_tokens=12, prompt_length_shares=((362.0, 1.0),))
@@ -220,6 +221,11 @@ def test_a_plan_in_progress_is_awaited() -> None:
         assert decision.reason is Reason.PLAN_IN_PROGRESS
 
 
+def many_switches() -> History:
+    """As many of six workers as the limit allows."""
+    return History(tuple(SwitchRecord(0.0, Role.PREFILL) for _ in range(12)))
+
+
 def repeated(policy: Policy, ticks: int = 300, **seen: Any) -> tuple[State, list[Decision]]:
     """Decisions while long prompts stay and nobody carries anything out."""
     state, decisions = State(), []
@@ -231,7 +237,7 @@ def repeated(policy: Policy, ticks: int = 300, **seen: Any) -> tuple[State, list
 
 @pytest.mark.parametrize("mode", [Mode.SHADOW, Mode.EXTERNAL, Mode.APPROVE])
 def test_a_switch_that_nobody_makes_is_decided_again_and_never_counted_against_itself(mode: Mode) -> None:
-    policy = replace(POLICY, max_switches_per_10_min=2)
+    policy = POLICY
     _, active = repeated(policy, ticks=20)
     first = next(n for n, decision in enumerate(active) if decision.switches)
     state, decisions = repeated(replace(policy, mode=mode))
@@ -240,21 +246,6 @@ def test_a_switch_that_nobody_makes_is_decided_again_and_never_counted_against_i
     assert replace(decisions[first], inputs=inputs) == active[first]
     assert {d.switches for d in decisions[first:]} == {active[first].switches}
     assert len(state.history.switches) <= 2
-
-
-def test_shadow_is_deferred_by_another_wish_as_a_switch_would_defer_it() -> None:
-    short = replace(SHORT, arrivals_per_s=200)
-    policy = replace(POLICY, opposite_after_s=60.0)
-    said: dict[Mode, list[str]] = {}
-    for mode in (Mode.SHADOW, Mode.APPROVE):
-        state, _ = repeated(replace(policy, mode=mode), ticks=12, prefill=3, decode=3)
-        said[mode] = []
-        for tick in range(12, 30):
-            seen = observed(2.5 * tick, short, prefill=3, decode=3)
-            state, decision, _ = decide(state, seen, replace(policy, mode=mode), seen.at_s, LLAMA_8B_H100)
-            said[mode].append(decision.message)
-    assert any("a switch the other way was" in message for message in said[Mode.SHADOW])
-    assert not any("a switch the other way was" in message for message in said[Mode.APPROVE])
 
 
 def test_an_approved_switch_counts_from_when_it_begins() -> None:
@@ -361,15 +352,15 @@ QUEUED = Service(ttft_attainment=0.7, tpot_attainment=1.0, prefill_queue_depth=3
     [
         ({"plan_in_progress": True}, "the plan that is being executed"),
         (
-            {"workers": tuple(replace(w, role_since_s=0.0) for w in workers(2, 4))},
-            "The switch is deferred: no decode worker",
+            {"workers": tuple(replace(w) for w in workers(2, 4))},
+            "The switch is deferred: 12 switches in the last 10 minutes",
         ),
         ({"awaiting_approval": Layout(4, 2)}, "awaits approval"),
     ],
 )
 def test_what_only_routes_says_a_routing_reason_and_then_what_is_awaited(seen: dict[str, Any], awaited: str) -> None:
-    policy = replace(POLICY, mode=Mode.APPROVE, min_dwell_s=3600)
-    state, late = State(), []
+    policy = replace(POLICY, mode=Mode.APPROVE)
+    state, late = State(history=many_switches() if "deferred" in awaited else History()), []
     for tick in range(12):
         look = observed(2.5 * tick, LONG, **seen)  # none of the bounds it is given is in force at the next look
         look = replace(look, service=QUEUED) if tick % 3 == 2 else look  # raises the threshold as well
@@ -447,16 +438,14 @@ def test_a_lowered_threshold_comes_back_by_itself_and_stops_where_every_service_
     assert tokens[1:] == [512] * 20
 
 
-def test_dwell_defers_a_switch_and_says_for_how_long() -> None:
-    settled = tuple(replace(w, role_since_s=0.0) for w in workers(1, 5))
-    state, policy = State(), replace(ROUTED, min_dwell_s=60)
-    decision = None
+def test_the_limit_of_switches_defers_one_and_is_named() -> None:
+    state, decision = State(history=many_switches()), None
     for tick in range(12):
-        seen = replace(observed(2.5 * tick, replace(LONG, arrivals_per_s=30)), workers=settled)
-        state, decision, _ = decide(state, seen, policy, 2.5 * tick, LLAMA_8B_H100)
+        seen = replace(observed(2.5 * tick, replace(LONG, arrivals_per_s=30)), workers=workers(1, 5))
+        state, decision, _ = decide(state, seen, ROUTED, 2.5 * tick, LLAMA_8B_H100)
     assert decision is not None
     assert decision.reason is Reason.SWITCH_DEFERRED
-    assert "kept its role for 60 s" in decision.message
+    assert "12 switches in the last 10 minutes, at most 12 are allowed" in decision.message
 
 
 loads = st.builds(
@@ -483,7 +472,7 @@ def test_no_history_exceeds_the_budget_empties_a_role_or_leaves_the_bounds(
     history: list[tuple[Load | None, Service | None]], prefill: int, decode: int, budget: int
 ) -> None:
     policy = Policy(
-        mode=Mode.ACTIVE, max_gpus=budget, prefill=Bounds(1, 6), decode=Bounds(1, 6), min_dwell_s=0, opposite_after_s=0,
+        mode=Mode.ACTIVE, max_gpus=budget, prefill=Bounds(1, 6), decode=Bounds(1, 6),
         scale_in_stabilization_s=10,
     )  # fmt: skip
     state = State()
@@ -533,7 +522,7 @@ def test_no_look_at_workers_in_any_condition_leaves_a_role_empty_or_goes_beyond_
     budget = max(budget, each * sum(least))
     policy = Policy(
         mode=Mode.ACTIVE, max_gpus=budget, min_gpus=min(min_gpus, budget), prefill=Bounds(least[0], 6),
-        decode=Bounds(least[1], 6), min_dwell_s=0, opposite_after_s=0, scale_in_stabilization_s=0,
+        decode=Bounds(least[1], 6), scale_in_stabilization_s=0,
         role_switch=may[0], scale_out=may[1], scale_in=may[2],
     )  # fmt: skip
     roles = [*((Role.PREFILL, c) for c in prefill), *((Role.DECODE, c) for c in decode)]

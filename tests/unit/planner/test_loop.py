@@ -381,17 +381,6 @@ async def test_a_look_with_new_numbers_and_a_new_layout_makes_three_writes(monke
     assert len(scenario.api.applied) > 5, "the condition is written at the looks after"
 
 
-async def test_a_worker_keeps_its_new_role_for_as_long_whatever_becomes_of_the_planner(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    scenario = Scenario(decisions=lambda seen: replace(more(seen), decode=3 + len(scenario.seen)))
-    await scenario.run(monkeypatch, lambda: len(scenario.seen) > 1)
-    scenario.layout = (3, 2)
-    seen = len(scenario.seen)
-    await scenario.run(monkeypatch, lambda: len(scenario.seen) > seen)
-    assert [worker.role_since_s is None for worker in scenario.seen[seen].workers] == [True, True, False, True, True]
-
-
 EVERY_S, RATE_PER_S = 15.0, 4.0
 PROMETHEUS = {"prometheusUrl": "http://p:9090", "staleAfterSeconds": 40}
 

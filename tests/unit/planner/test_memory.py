@@ -75,7 +75,7 @@ def anything(rng: random.Random, at_s: float, look: int, layout: tuple[int, int]
 def test_whatever_comes_in_thousands_of_looks_the_state_stays_small() -> None:
     rng, state, layout, at_s = random.Random(7), State(), (2, 2), 0.0
     policy = Policy(
-        mode=Mode.ACTIVE, max_gpus=12, prefill=Bounds(1, 8), decode=Bounds(1, 8), min_dwell_s=0, opposite_after_s=0,
+        mode=Mode.ACTIVE, max_gpus=12, prefill=Bounds(1, 8), decode=Bounds(1, 8),
         scale_in_stabilization_s=20,
     )  # fmt: skip
     sizes = []

@@ -16,10 +16,10 @@ from unit.planner.scenes import SHORT, observed
 def test_the_share_is_of_all_workers_of_the_service_rounded_up(
     prefill: int, decode: int, percent: int, most: int
 ) -> None:
-    seen, policy = observed(0, SHORT, prefill, decode), Policy(max_in_transition_share=percent / 100, min_dwell_s=0)
+    seen, policy = observed(0, SHORT, prefill, decode), Policy(max_in_transition_share=percent / 100)
     assert switches_at_a_time(seen, policy) == most
     too_many = Switch(Role.PREFILL, Role.DECODE, most + 1)
-    policy = Policy(max_in_transition_share=percent / 100, min_dwell_s=0, max_switches_per_10_min=100)
+    policy = Policy(max_in_transition_share=percent / 100)
     wait = against_switch(too_many, seen, policy, History())
     assert wait is not None
     assert wait.why == (f"0 workers are switching, at most {most} of {prefill + decode} may at a time")
@@ -27,7 +27,7 @@ def test_the_share_is_of_all_workers_of_the_service_rounded_up(
 
 @pytest.mark.parametrize(("prefill", "decode", "most"), [(1, 1, 6), (2, 4, 12), (20, 44, 128)])
 def test_each_worker_may_go_and_come_back_in_ten_minutes(prefill: int, decode: int, most: int) -> None:
-    seen, policy = observed(900, SHORT, prefill, decode), Policy(max_in_transition_share=1.0, min_dwell_s=0)
+    seen, policy = observed(900, SHORT, prefill, decode), Policy(max_in_transition_share=1.0)
     switch = Switch(Role.DECODE, Role.PREFILL, 1)
     recent = tuple(SwitchRecord(500.0 - n, Role.PREFILL) for n in range(most))
     wait = against_switch(switch, seen, policy, History(recent))

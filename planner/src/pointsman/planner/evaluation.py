@@ -187,7 +187,7 @@ class Evaluator:
             gateways=[readings[name] or UNREAD for name in (*read, *unread.first)],
             new_gateways=len(unread.new) + unread.gone,
             unreadable_gateways=tuple(pods.gateways[name].pod.metadata.name for name in unread.late),
-            workers=_seen_workers(subject, pods, at_s),
+            workers=_seen_workers(subject, pods),
             routing=_routing(in_force.routing),
             objectives=settings.objectives,
             plan_in_progress=self._in_progress(subject.key, in_force.plans, pods.workers),
@@ -304,16 +304,14 @@ def target_prefix(key: ServiceKey) -> str:
     return f"{key}/"
 
 
-def _seen_workers(subject: _Subject, pods: _Pods, at_s: float) -> list[Seen]:
-    record, source, prefix = subject.record, pods.source, target_prefix(subject.key)
+def _seen_workers(subject: _Subject, pods: _Pods) -> list[Seen]:
+    source, prefix = pods.source, target_prefix(subject.key)
     seen = []
     for target, worker in pods.workers:
         name = f"{prefix}{target.key}" if target else ""
-        dated = replace(worker, role_since_s=record.role_since(worker, at_s))
         reading = reading_within(source, name, subject.settings.stale_after_s) if target else None
         failed, age = (source.failed(name), source.age_s(name)) if target else (False, None)
-        seen.append(Seen(dated, reading, failed, age))
-    record.keep_roles_of(worker.name for _, worker in pods.workers)
+        seen.append(Seen(worker, reading, failed, age))
     return seen
 
 

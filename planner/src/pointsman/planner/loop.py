@@ -136,8 +136,4 @@ class Planner:
         record = ServiceRecord(uid, state or State(), source, plans, routing)
         if not isinstance(last, memory.NoLast):
             self._time.not_before(last.observation.at_s)
-            record.role_since_s = {
-                worker.name: (worker.role, float("-inf") if worker.role_since_s is None else worker.role_since_s)
-                for worker in last.observation.workers
-            }
         return record

@@ -1,14 +1,12 @@
 """What the live loop keeps of one service between evaluations, and when its memory is saved."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
-from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.conditions import PlannerHealth
 from pointsman.planner import memory
 from pointsman.planner.core.state import State
-from pointsman.planner.core.types import Reason, Worker
+from pointsman.planner.core.types import Reason
 from pointsman.planner.plan_writer import PlanWriter
 from pointsman.planner.routing_publisher import RoutingPublisher
 from pointsman.planner.source import Source
@@ -30,7 +28,6 @@ class ServiceRecord:
     source: Source
     plans: PlanWriter
     routing: RoutingPublisher
-    role_since_s: dict[str, tuple[Role, float]] = field(default_factory=dict)
     saved_at_s: float = 0.0
     saved_summary: Summary | None = None
     has_unsaved_plan: bool = False  # a plan was written since then
@@ -74,18 +71,3 @@ class ServiceRecord:
         self.save_interval_s = doubled_s if self.changed_since_save else SAVE_CHANGED_S
         self.saved_at_s, self.saved_summary = now_s, self.summary()
         self.changed_since_save = self.has_unsaved_plan = False
-
-    def role_since(self, worker: Worker, at_s: float) -> float | None:
-        """Since when a worker has its role; None for what it had when the planner began to look."""
-        before = self.role_since_s.get(worker.name)
-        if before is None:
-            self.role_since_s[worker.name] = (worker.role, float("-inf"))
-            return None
-        if before[0] is not worker.role:
-            self.role_since_s[worker.name] = (worker.role, at_s)
-            return at_s
-        return before[1] if before[1] != float("-inf") else None
-
-    def keep_roles_of(self, names: Iterable[str]) -> None:
-        """Forget workers that are gone."""
-        self.role_since_s = {name: self.role_since_s[name] for name in names if name in self.role_since_s}

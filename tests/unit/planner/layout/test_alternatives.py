@@ -145,7 +145,7 @@ def test_exactly_one_layout_is_chosen_and_every_other_is_refused_in_numbers_that
     switches, out, gives_back = allowed
     policy = Policy(
         mode=Mode.ACTIVE, max_gpus=budget, prefill=Bounds(1, 6), decode=Bounds(1, 6), role_switch=switches,
-        scale_out=out, scale_in=gives_back, min_dwell_s=0, scale_in_stabilization_s=10, start_s=30,
+        scale_out=out, scale_in=gives_back, scale_in_stabilization_s=10, start_s=30,
     )  # fmt: skip
     state, fleet, tick = State(), Fleet(*layout), 0
     for (load, service), ticks in phases:
@@ -194,7 +194,7 @@ class Fleet:
 
 
 def test_a_switch_is_chosen_before_a_start_because_it_serves_sooner() -> None:
-    policy = Policy(mode=Mode.ACTIVE, max_gpus=8, prefill=Bounds(1, 6), decode=Bounds(1, 6), min_dwell_s=0)
+    policy = Policy(mode=Mode.ACTIVE, max_gpus=8, prefill=Bounds(1, 6), decode=Bounds(1, 6))
     state = State()
     for tick in range(80):
         seen = observed(2.5 * tick, SHORT if tick < 40 else LONG, prefill=2, decode=4)

@@ -12,6 +12,7 @@ from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.layout.choose import layout
 from pointsman.planner.core.sizing.pool_targets import Targets
 from pointsman.planner.core.state import State
+from pointsman.planner.core.switch_guards import History, SwitchRecord
 from pointsman.planner.core.types import Bounds, Decision, Layout, Observation, Policy, Reason, Worker, WorkerCondition
 from pointsman.planner.core.workload.request_lengths import Lengths
 from unit.planner.operating_points import point
@@ -20,7 +21,7 @@ from unit.planner.scenes import LONG, POLICY, observed
 SCALES = replace(
     POLICY, role_switch=False, scale_in=True, scale_out=True, max_gpus=16, prefill=Bounds(1, 9), decode=Bounds(1, 9)
 )
-EAGER = replace(SCALES, role_switch=True, min_dwell_s=0.0)
+EAGER = replace(SCALES, role_switch=True)
 KNOWN = State(requests=1000.0, lengths=Lengths(prompt_tokens=4000.0, output_tokens=200.0))
 
 
@@ -111,38 +112,41 @@ def test_no_decode_worker_is_switched_where_its_streams_would_lose_more_than_pro
 # --- where a role can be switched, only what the service lacks as a whole is started ---
 
 
-def two_more_prefill(policy: Policy) -> Decision:
-    """2P4D, of young workers, that needs 4P2D; asked until it switches, ten times at most."""
-    seen, short = observed(100.0, None, prefill=2, decode=4), wanted((4, 2), (4, 2))
-    young = replace(seen, workers=tuple(replace(worker, role_since_s=90.0) for worker in seen.workers))
-    state = KNOWN
+def two_more_prefill(switched_s: float | None = None) -> Decision:
+    """2P4D that needs 4P2D; asked until it switches, ten times at most. Then as many as may had switched, if any."""
+    seen, short = observed(700.0, None, prefill=2, decode=4), wanted((4, 2), (4, 2))
+    recent = () if switched_s is None else tuple(SwitchRecord(switched_s, Role.PREFILL) for _ in range(12))
+    state = replace(KNOWN, history=History(recent))
     for _ in range(10):
-        state, decision = layout(state, young, policy, 100.0, short, point())
+        state, decision = layout(state, seen, EAGER, 700.0, short, point())
         if decision.switches:
             break
     return decision
 
 
-@pytest.mark.parametrize("guards", [{}, {"min_dwell_s": 60.0}], ids=str)
-def test_two_prefill_workers_that_decode_can_spare_are_switched_and_nobody_is_started(guards: dict[str, float]) -> None:
+def test_two_prefill_workers_that_decode_can_spare_are_switched_and_nobody_is_started() -> None:
     """P-D11: with a loose budget workers were started where a switch would have done."""
-    decision = two_more_prefill(replace(EAGER, **guards))  # type: ignore[arg-type]  # names of real fields
-    assert (decision.prefill, decision.decode) == ((4, 2) if not guards else (2, 4))
-    if guards:
-        assert decision.reason is Reason.SWITCH_DEFERRED
+    decision = two_more_prefill()
+    assert (decision.prefill, decision.decode) == (4, 2)
 
 
-@pytest.mark.parametrize("guards", [{"min_dwell_s": 1e9}, {"max_switches_per_10_min": 0}], ids=str)
-def test_where_a_switch_must_wait_longer_than_a_start_takes_workers_are_started(guards: dict[str, float]) -> None:
-    decision = two_more_prefill(replace(EAGER, **guards))  # type: ignore[arg-type]  # names of real fields
+def test_a_switch_that_may_be_made_sooner_than_a_start_takes_is_waited_for() -> None:
+    decision = two_more_prefill(switched_s=150.0)
+    assert (decision.prefill, decision.decode) == (2, 4)
+    assert decision.reason is Reason.SWITCH_DEFERRED
+
+
+def test_where_a_switch_must_wait_longer_than_a_start_takes_workers_are_started() -> None:
+    decision = two_more_prefill(switched_s=690.0)
     assert not decision.switches
     assert (decision.prefill, decision.decode) == (4, 4)
 
 
 def test_a_switch_is_as_large_as_its_limit_leaves() -> None:
-    """Two of ten may switch at a time, but one in ten minutes."""
-    seen, policy = observed(100.0, None, prefill=8, decode=2), replace(EAGER, max_gpus=10, max_switches_per_10_min=1)
-    decision = looks(1, seen, policy, wanted((6, 4), (6, 4)))
+    """Two of ten may switch at a time, but only one more of twenty in ten minutes."""
+    seen, policy = observed(100.0, None, prefill=8, decode=2), replace(EAGER, max_gpus=10)
+    state = replace(KNOWN, history=History(tuple(SwitchRecord(0.0, Role.DECODE) for _ in range(19))))
+    _, decision = layout(state, seen, policy, 100.0, wanted((6, 4), (6, 4)), point())
     assert [switch.count for switch in decision.switches] == [1]
     assert (decision.prefill, decision.decode) == (7, 3)
 
@@ -275,7 +279,7 @@ def cases(draw: st.DrawFn) -> tuple[Observation, Policy, Targets]:
     policy = replace(
         SCALES, max_gpus=len(seen.workers) + draw(st.integers(0, 6)), min_gpus=draw(st.integers(0, 12)),
         prefill=Bounds(least[0], draw(st.integers(9, 14))), decode=Bounds(least[1], draw(st.integers(9, 14))),
-        role_switch=draw(st.booleans()), role_switch_needs_approval=draw(st.booleans()), min_dwell_s=0.0,
+        role_switch=draw(st.booleans()), role_switch_needs_approval=draw(st.booleans()),
         scale_in=draw(st.booleans()), scale_out=draw(st.booleans()), mode=draw(st.sampled_from(Mode)),
     )  # fmt: skip
     return seen, policy, want

@@ -44,7 +44,7 @@ OF_LOOK = (
     "samples",
     "prompt_length_shares",
 )
-OF_WORKER = ("in_flight", "queued", "kv_usage", "role_since_s")
+OF_WORKER = ("in_flight", "queued", "kv_usage")
 LOOKS = 30
 
 
@@ -67,7 +67,7 @@ def known(at_s: float, name: str, layout: tuple[int, int]) -> Observation:
     )  # fmt: skip
     each = round(decoding / decode)
     seen = tuple(
-        replace(w, in_flight=each if w.role is Role.DECODE else 1, queued=0, kv_usage=0.3, role_since_s=0.0)
+        replace(w, in_flight=each if w.role is Role.DECODE else 1, queued=0, kv_usage=0.3)
         for w in workers(prefill, decode)
     )
     samples = (

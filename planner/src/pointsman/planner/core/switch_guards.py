@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 
 from pointsman.api.protocol.names import Role
 from pointsman.planner.core.messages import guards
-from pointsman.planner.core.types import Observation, Policy, Switch, Worker, WorkerCondition, other
+from pointsman.planner.core.types import Observation, Policy, Switch, WorkerCondition, other
 
-SWITCH_WINDOW_S: Final = 600.0  # of the policy's maxSwitchesPer10Min
+SWITCH_WINDOW_S: Final = 600.0  # of ``switches_per_worker``
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,7 @@ def switches_now(source: Role, observation: Observation, policy: Policy, history
     """How many workers of a role may change it at once, by all that is counted; at least 1, which may have to wait."""
     recent = _recent(history, other(source), observation.at_s)
     free = _most(observation, policy) - len(recent)
-    ready = sum(_dwell_left_s(worker, observation.at_s, policy) <= 0 for worker in _of_role(source, observation))
-    return max(1, min(switches_at_a_time(observation, policy), free, ready))
+    return max(1, min(switches_at_a_time(observation, policy), free))
 
 
 def against_switch(switch: Switch, observation: Observation, policy: Policy, history: History) -> Wait | None:
@@ -100,18 +99,10 @@ def against_switch(switch: Switch, observation: Observation, policy: Policy, his
         ended_s = sorted(r.at_s for r in recent)[beyond - 1] if beyond <= len(recent) else math.inf
         waits_s = ended_s + SWITCH_WINDOW_S - now_s
         return Wait(guards.switches_in_window(len(recent), most), waits_s)
-    opposite = [r.at_s for r in recent if r.target is not switch.target]
-    if opposite and now_s - max(opposite) < policy.opposite_after_s:
-        waits_s = policy.opposite_after_s - (now_s - max(opposite))
-        return Wait(guards.opposite(now_s - max(opposite), waits_s), waits_s)
     in_transition = sum(w.condition is WorkerCondition.SWITCHING for w in observation.workers)
     allowed = switches_at_a_time(observation, policy)
     if in_transition + switch.count > allowed:
         return Wait(guards.in_transition(in_transition, allowed, len(observation.workers)), 0.0)
-    left_s = sorted(_dwell_left_s(worker, now_s, policy) for worker in _of_role(switch.source, observation))
-    if len(left_s) < switch.count or left_s[switch.count - 1] > 0:
-        waits_s = left_s[switch.count - 1] if len(left_s) >= switch.count else math.inf
-        return Wait(guards.dwell(switch.source, policy.min_dwell_s), waits_s)
     least = policy.bounds(switch.source).least
     if observation.active(switch.source) - switch.count < least:
         return Wait(guards.minimum(switch.source, least), math.inf)
@@ -120,18 +111,8 @@ def against_switch(switch: Switch, observation: Observation, policy: Policy, his
 
 def _most(observation: Observation, policy: Policy) -> int:
     """Switches that are allowed in the window: each worker may go and come back."""
-    usual = policy.tuning.switches_per_worker * max(3, len(observation.workers))
-    return usual if policy.max_switches_per_10_min is None else policy.max_switches_per_10_min
+    return policy.tuning.switches_per_worker * max(3, len(observation.workers))
 
 
 def _recent(history: History, target: Role, now_s: float) -> list[SwitchRecord]:
     return [r for r in history.but_for(target) if r.at_s > now_s - SWITCH_WINDOW_S]
-
-
-def _of_role(role: Role, observation: Observation) -> list[Worker]:
-    return [w for w in observation.workers if w.role is role and w.condition is WorkerCondition.ACTIVE]
-
-
-def _dwell_left_s(worker: Worker, now_s: float, policy: Policy) -> float:
-    """Until a worker has kept its role for long enough; 0: it has."""
-    return 0.0 if worker.role_since_s is None else max(0.0, policy.min_dwell_s - (now_s - worker.role_since_s))

@@ -133,7 +133,7 @@ class Tuning(BaseModel):
     """A switch may lower the expected attainment of the serving workers by this much. Higher: workers switch because
     needs are rounded up. Lower: useful switches are refused."""
     switches_per_worker: Count = 2
-    """Switches in ten minutes, times the workers (three at least), where the policy sets no number. More: flapping is
+    """Switches in ten minutes, times the workers (three at least). More: flapping is
     stopped later. Fewer: another change of the mix waits."""
 
     # --- routing ---

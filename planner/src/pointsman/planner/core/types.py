@@ -72,7 +72,6 @@ class Worker:
     in_flight: int | None = None  # requests it has, waiting or running
     queued: int | None = None  # of those, waiting
     kv_usage: float | None = None  # 0..1
-    role_since_s: float | None = None  # on the observation's clock; None: since its start or longer than known
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,10 +270,7 @@ class Policy:
     flow_control: bool = True
     role_switch: bool = True
     role_switch_needs_approval: bool = False  # of a person, also where the mode is Active
-    min_dwell_s: float = 60.0
-    opposite_after_s: float = 30.0
     max_in_transition_share: float = 0.20
-    max_switches_per_10_min: int | None = None  # twice as many as there are workers
     scale_out: bool = True
     scale_in: bool = True
     scale_in_stabilization_s: float = 120.0
@@ -315,7 +311,7 @@ class Reason(StrEnum):
     PLAN_IN_PROGRESS = "PlanInProgress"
     AWAITING_APPROVAL = "AwaitingApproval"  # a person has the plan for what is still wanted
     WITHDRAWN = "Withdrawn"  # … and for what is not: the plan is withdrawn
-    SWITCH_DEFERRED = "SwitchDeferred"  # another split would be better, but a guard (dwell, rate, certainty) waits
+    SWITCH_DEFERRED = "SwitchDeferred"  # another split would be better, but a guard waits
     THRESHOLD = "Threshold"
     FLOW_CONTROL = "FlowControl"  # from when on gateways hold requests back
     PREFILL_SHORT = "PrefillShort"

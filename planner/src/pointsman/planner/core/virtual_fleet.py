@@ -28,7 +28,7 @@ class VirtualWorker:
         condition = WorkerCondition.ACTIVE
         if self.ready_s > now_s:
             condition = WorkerCondition.SWITCHING if self.switched else WorkerCondition.STARTING
-        return Worker(self.name, self.role, condition, gpus, role_since_s=self.ready_s if self.switched else None)
+        return Worker(self.name, self.role, condition, gpus)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ def turning_points(
         return None
     # Without the guards that only delay: the question is what is decided, not when.
     calm = with_pods_start(policy, observation.pods_start_s)
-    calm = replace(calm, scale_in_stabilization_s=0.0, min_dwell_s=0.0, opposite_after_s=0.0, seasonal=False)
+    calm = replace(calm, scale_in_stabilization_s=0.0, seasonal=False)
     growing, shrinking = replace(calm, scale_in=False), replace(calm, scale_out=False, role_switch=False)
 
     def turn(allowed: Policy, widest: float, *fields: str) -> TurningPoint | None:
@@ -130,4 +130,4 @@ def _settled(state: State, observation: Observation, policy: Policy, base: Perfo
 def _serving(worker: Worker) -> Worker:
     """Starting and switching workers have arrived."""
     arriving = worker.condition in (WorkerCondition.STARTING, WorkerCondition.SWITCHING)
-    return replace(worker, condition=WorkerCondition.ACTIVE if arriving else worker.condition, role_since_s=None)
+    return replace(worker, condition=WorkerCondition.ACTIVE if arriving else worker.condition)

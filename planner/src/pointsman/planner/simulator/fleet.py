@@ -96,7 +96,6 @@ class Fleet:
                 role=worker.shown_role,
                 condition=worker.condition,
                 gpus=self._simulation.engine.gpus,
-                role_since_s=worker.role_since_s,
             )
             for worker in self.workers
         ]
@@ -258,7 +257,6 @@ class Fleet:
         succeeded = self._rng.random() >= self._simulation.faults.switch_failure_share
         if succeeded:
             worker.role = worker.next_role
-            worker.role_since_s = self._events.now_s
         else:
             self.wanted[worker.next_role] -= 1
             self.wanted[worker.role] += 1

@@ -21,7 +21,6 @@ class SimulatedWorker:
     since_s: float  # billed from here
     engine: DecodeEngine
     cache: PrefixBlocks
-    role_since_s: float | None = None
     started_in_s: float | None = None  # until it served; None: it does not yet, or it was there at the beginning
     next_role: Role | None = None  # while it switches
     removed: bool = False

@@ -19,19 +19,9 @@ def switches_in_window(switches: int, most: int) -> str:
     return f"{quantity(switches, 'switch', 'switches')} in the last 10 minutes, at most {most} {are(most)} allowed"
 
 
-def opposite(ago_s: float, left_s: float) -> str:
-    """The last switch went the other way."""
-    return f"a switch the other way was {ago_s:.0f} s ago, and {left_s:.0f} s of waiting are left"
-
-
 def in_transition(switching: int, most: int, workers: int) -> str:
     """Too many at a time."""
     return f"{quantity(switching, 'worker')} {are(switching)} switching, at most {most} of {workers} may at a time"
-
-
-def dwell(role: Role, seconds: float) -> str:
-    """No worker is long enough in its role."""
-    return f"no {role.label} worker has kept its role for {seconds:.0f} s yet"
 
 
 def minimum(role: Role, replicas: int) -> str:

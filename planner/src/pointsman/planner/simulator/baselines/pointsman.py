@@ -49,15 +49,7 @@ PARTS: Final[Mapping[str, Part]] = {
     "flow control": Part({"flow_control": False}),
     "role switch": Part({"role_switch": False}),
     "scaling": Part({"scale_out": False, "scale_in": False}),
-    "patience": Part(
-        {
-            "min_dwell_s": 0.0,
-            "opposite_after_s": 0.0,
-            "scale_in_stabilization_s": 0.0,
-            "max_switches_per_10_min": 1_000_000,
-            "max_in_transition_share": 1.0,
-        }
-    ),
+    "patience": Part({"scale_in_stabilization_s": 0.0, "max_in_transition_share": 1.0}),
     "forecast": Part(first=lambda: State(forecaster=PresentRate())),
     "unfinished answers": Part(forget=_no_unfinished),  # lengths are those of requests that ended
     "learned start-up": Part({"start_is_told": True}),
