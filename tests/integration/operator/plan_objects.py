@@ -90,4 +90,6 @@ async def publish(cluster: Cluster, numbers: RoutingNumbers) -> None:
     service = cluster.service()
     assert service is not None
     key, uid = (cluster.namespace, "chat"), service.metadata.uid
-    await RoutingPublisher(cluster.kube, key, uid).publish(NUMBERS, numbers, Reason.FLOW_CONTROL, datetime.now(UTC))
+    publisher = RoutingPublisher(cluster.kube, key, uid)
+    await publisher.publish(NUMBERS, numbers, Reason.FLOW_CONTROL, datetime.now(UTC))
+    await publisher.remove_leftovers()

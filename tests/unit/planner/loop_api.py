@@ -21,7 +21,9 @@ def manifest(kind: str, uid: str, spec: dict[str, Any]) -> dict[str, Any]:
 class Api:
     """What is written, and the ConfigMaps that are there."""
 
-    writes: int = 0
+    written: list[str] = field(default_factory=list)  # what each write was, Events too if a test notes them
+    plans: list[Any] = field(default_factory=list)  # that can be deleted
+    kept_routing: dict[str, Any] = field(default_factory=dict)  # numbers of another manager
     published: list[dict[str, Any]] = field(default_factory=list)
     created: list[dict[str, Any]] = field(default_factory=list)
     applied: list[dict[str, Any]] = field(default_factory=list)
@@ -31,13 +33,27 @@ class Api:
     routing_refusal: KubeError | None = None
     undeclared: frozenset[str] = frozenset()  # fields of routing that the CRD does not have
 
+    @property
+    def writes(self) -> int:
+        return len(self.written)
+
     async def find(self, _: Resource, name: str, __: str) -> dict[str, Any] | None:
         return self.config_maps.get(name)
 
     async def create(self, _: Resource, body: dict[str, Any]) -> dict[str, Any]:
         self.created.append(body)
-        self.writes += 1
+        self.written.append("plan")
         return body
+
+    async def delete(self, _: Resource, name: str, *__: Any, **___: Any) -> None:
+        self.plans[:] = [plan for plan in self.plans if plan.metadata.name != name]
+        self.written.append("deletion")
+
+    async def patch(self, _: Resource, __: str, ___: str, body: dict[str, Any], **____: Any) -> dict[str, Any]:
+        for name in body["status"]["routing"]:
+            del self.kept_routing[name]
+        self.written.append("patch")
+        return self._shown(self.published[-1])
 
     async def apply(self, _: Resource, body: dict[str, Any], **__: Any) -> dict[str, Any]:
         if self.refuses:
@@ -47,13 +63,19 @@ class Api:
         undeclared = self.undeclared & body.get("status", {}).get("routing", {}).keys()
         if undeclared:
             raise Invalid(f".status.routing.{min(undeclared)}: field not declared in schema", status=500)
-        self.writes += 1
         if "routing" in body.get("status", {}):
             self.published.append(body["status"]["routing"])
-            return {**body, "metadata": {"resourceVersion": str(1 + len(self.published))}}  # the mirror shows 1
+            self.written.append("publication")
+            return self._shown(body["status"]["routing"])
         if body["kind"] == "ConfigMap":
             self.config_maps[body["metadata"]["name"]] = body
             self.saves += 1
+            self.written.append("save")
         else:
             self.applied.append(body)
+            self.written.append("condition")
         return body
+
+    def _shown(self, routing: dict[str, Any]) -> dict[str, Any]:
+        version = str(1 + self.writes)  # the mirror shows 1
+        return {"metadata": {"resourceVersion": version}, "status": {"routing": {**self.kept_routing, **routing}}}

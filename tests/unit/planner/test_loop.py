@@ -39,6 +39,7 @@ from unit.planner.hands import Hands
 from unit.planner.loop_api import KEY, READING, TICK_S, Api, manifest
 from unit.planner.own_metrics import shown
 from unit.planner.plans import NOW
+from unit.planner.plans import plan as finished_plan
 
 
 @dataclass
@@ -106,6 +107,10 @@ class Scenario:
         self.states.append(state)
         return state, self.decisions(seen), NextTick(0.001)
 
+    def per_look(self) -> list[list[str]]:
+        """What each look wrote."""
+        return [self.api.written[before:after] for before, after in itertools.pairwise(self.writes)]
+
     async def run(self, monkeypatch: pytest.MonkeyPatch, until: Callable[[], bool]) -> None:
         """Plan until something holds."""
 
@@ -131,7 +136,7 @@ class Scenario:
         parts: dict[str, Any] = {"kube": self.api, "cluster": cluster, "scraper": scraper}
 
         def record(*_: Any) -> None:
-            self.api.writes += 1
+            self.api.written.append("Event")
 
         events: Any = SimpleNamespace(record=record)
         metrics, clock = self.metrics, self.hands
@@ -374,11 +379,73 @@ async def test_a_look_with_new_numbers_and_a_new_layout_makes_three_writes(monke
 
     scenario = Scenario(decisions=decided)
     await scenario.run(monkeypatch, lambda: len(scenario.seen) > 80)
-    per_look = [after - before for before, after in itertools.pairwise(scenario.writes)]
-    assert max(per_look[1:]) == 3, "status.routing, the plan, its Event; the first look saves and says it is healthy"
+    assert max(map(len, scenario.per_look())) == 3, "status.routing, the plan, its Event"
+    assert scenario.per_look()[0] == ["save", "condition"]
     assert len(scenario.api.created) > 5
     assert len(scenario.api.published) > 5
     assert len(scenario.api.applied) > 5, "the condition is written at the looks after"
+
+
+async def test_old_plans_are_deleted_three_at_a_time_and_only_at_looks_that_write_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def decided(seen: Observation) -> Decision:
+        number = len(scenario.seen)
+        takes_ms = 1e6 if number // 5 % 2 else 1.0  # objectives are out of reach, and not: the condition changes
+        inputs = (("promptTokens", 100.0), ("prefillAloneMilliseconds", takes_ms))
+        if number % 9 == 0:
+            return replace(more(seen), decode=3 + number // 9, inputs=inputs)
+        return replace(routed(seen, bounds(100 * number)), inputs=inputs)
+
+    ended = [finished_plan(sequence=number, phase="Completed") for number in range(1, 80)]
+    scenario = Scenario(decisions=decided, plans=ended, uid="u")
+    scenario.api.plans = scenario.plans
+    await scenario.run(monkeypatch, lambda: len(scenario.seen) > 100)
+    looks = scenario.per_look()
+    deletions = [look for look in looks if "deletion" in look]
+    assert max(map(len, looks)) == 3
+    assert all(set(look) == {"deletion"} for look in deletions), "with nothing else"
+    assert [len(look) for look in deletions] == [3] * 9 + [2], "29 of 79 ended plans are beyond the history"
+    assert [plan.spec.sequence for plan in scenario.plans] == list(range(30, 80)), "the newest"
+    others = {kind for look in looks[: looks.index(deletions[-1])] for kind in look}
+    assert others == {"save", "condition", "publication", "plan", "Event", "deletion"}, "all came in the same time"
+
+
+async def test_routing_numbers_wait_for_a_look_while_a_plan_needs_a_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first look after a start knows no number that was reserved for it."""
+
+    def decided(seen: Observation) -> Decision:
+        if seen.routing == bounds(1000):
+            return steady(seen)
+        return replace(more(seen), routing=bounds(1000), routing_reason=Reason.FLOW_CONTROL)
+
+    scenario = Scenario(decisions=decided)
+    await scenario.run(monkeypatch, lambda: len(scenario.seen) > 5)
+    assert scenario.per_look()[:3] == [["save", "plan", "Event"], ["publication", "save", "condition"], []]
+
+
+async def test_a_number_that_another_manager_keeps_in_place_is_taken_away_at_the_next_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not by a second write at the same look, which may write a plan as well."""
+
+    def decided(seen: Observation) -> Decision:
+        look = len(scenario.seen)
+        if look == publishes:
+            return replace(more(seen), routing=RoutingNumbers(640, 32), routing_reason=Reason.THRESHOLD)
+        return routed(seen, RoutingNumbers(576, 32), Reason.THRESHOLD) if look > publishes else steady(seen)
+
+    publishes = 4
+    scenario = Scenario(decisions=decided, api=Api(kept_routing={"decodingPerDecodeWorker": 12}))
+    await scenario.run(monkeypatch, lambda: len(scenario.seen) > publishes + 3)
+    looks = scenario.per_look()
+    assert looks[publishes - 1 : publishes + 2] == [
+        ["publication", "plan", "Event"], ["patch", "save"], ["publication"],
+    ]  # fmt: skip
+    assert scenario.api.kept_routing == {}
+    assert [seen.routing for seen in scenario.seen[publishes:]] == [
+        RoutingNumbers(tokens, 32) for tokens in (640, 640, 576, 576)
+    ]  # fmt: skip
 
 
 EVERY_S, RATE_PER_S = 15.0, 4.0

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from pointsman.api.v1alpha1.llmservice import LLMService
 from pointsman.kube.errors import Invalid
 from pointsman.kube.resources import Resource
@@ -25,6 +27,7 @@ class Api:
     applied: dict[str, Any] = field(default_factory=dict)  # by the planner
     version: int = 7
     patches: list[Any] = field(default_factory=list)
+    refuses_patches: bool = False
 
     async def apply(self, _: Resource, body: dict[str, Any], *, subresource: str, field_manager: str) -> dict[str, Any]:
         assert (subresource, field_manager) == ("status", FIELD_MANAGER)
@@ -38,6 +41,8 @@ class Api:
         return self.answer()
 
     async def patch(self, _: Resource, name: str, namespace: str, body: dict[str, Any], **__: Any) -> dict[str, Any]:
+        if self.refuses_patches:
+            raise Invalid("no", status=422)
         self.patches.append(body)
         for key in body["status"]["routing"]:
             self.routing.pop(key, None)
@@ -69,12 +74,30 @@ async def test_an_older_crd_gets_the_numbers_without_what_it_does_not_know() -> 
     assert "reason" not in api.applied
 
 
-async def test_a_number_that_somebody_else_owns_too_is_taken_away_by_a_second_write() -> None:
+async def test_a_number_that_somebody_else_owns_too_is_taken_away_by_a_write_of_its_own() -> None:
     api = Api(routing={"decodingPerDecodeWorker": 12, "objectives": {"ttftMs": 1000, "tpotMs": 50}})
-    await publisher(api).publish(NUMBERS, FREE, Reason.FLOW_CONTROL, NOW)
+    made = publisher(api)
+    await made.publish(NUMBERS, FREE, Reason.FLOW_CONTROL, NOW)
+    assert api.patches == [], "one publication is one write"
+    assert (in_force := made.in_force(mirrored(7))) and in_force.decoding_per_decode_worker is None
+    assert await made.remove_leftovers()
     assert api.patches == [{"status": {"routing": {"decodingPerDecodeWorker": None}}}]
-    await publisher(api).publish(FREE, NUMBERS, Reason.FLOW_CONTROL, NOW)
-    assert len(api.patches) == 1, "else one write is all"
+    assert not await made.remove_leftovers(), "there is none any more"
+    await made.publish(FREE, NUMBERS, Reason.FLOW_CONTROL, NOW)
+    assert not await made.remove_leftovers()
+    assert len(api.patches) == 1
+
+
+async def test_a_refusal_to_take_a_number_away_does_not_block_later_publications() -> None:
+    api = Api(routing={"decodingPerDecodeWorker": 12}, refuses_patches=True)
+    made = publisher(api)
+    await made.publish(NUMBERS, FREE, Reason.FLOW_CONTROL, NOW)
+    with pytest.raises(Invalid):
+        await made.remove_leftovers()
+    assert not await made.remove_leftovers()
+    await made.publish(NUMBERS, FREE, Reason.FLOW_CONTROL, NOW)
+    api.refuses_patches = False
+    assert await made.remove_leftovers(), "found again by the next publication"
 
 
 async def test_published_numbers_are_in_force_before_the_mirror_shows_them() -> None:

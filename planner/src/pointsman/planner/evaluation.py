@@ -137,20 +137,29 @@ class Evaluator:
         decision = _with_unread(subject, pods, observed, decision, unread)
         self._show(subject, observed, decision)
 
-        # 4. Publish the routing numbers. A refusal of them must delay neither the layout nor the saved state.
-        unpublished = await self._publish_if_due(subject, in_force.routing, observed, decision)
+        # 4. Publish the routing numbers. A refusal of them must delay neither the layout nor the saved state. They wait
+        # for the next evaluation if the plan's number must be saved first: save, plan and Event are three writes.
+        plan = self._next_plan(subject, in_force, observed, decision)
+        published, unpublished = False, None
+        if plan is None or not record.plans.must_save:
+            published, unpublished = await self._publish_if_due(subject, in_force.routing, observed, decision)
 
         # 5. Write a plan, or save what is remembered.
-        await self._write(subject, in_force, observed, decision)
+        written = await self._write(subject, plan)
         if unpublished is not None:
             raise unpublished
 
         # 6. Report the condition. An evaluation makes at most three writes: after a plan, the next one reports it.
+        reported = False
         if not record.has_unsaved_plan:
             problem = pods.source.problem if isinstance(pods.source, PrometheusReadings) else None
             lost, too_soon = observed.unreadable_gateways, record.source.too_soon(policy.spec.metrics, pods.gateways)
             found = Findings(decision, settings, unknown_table, problem, lost, too_soon)
-            await self._health.report(key, service, record, found)
+            reported = await self._health.report(key, service, record, found)
+
+        # 7. Delete old plans if nothing else was written.
+        if not (published or written or reported):
+            await record.plans.delete_outdated()
         return next_tick.after_s
 
     # --- 1, 2: read and observe ---
@@ -237,43 +246,57 @@ class Evaluator:
 
     async def _publish_if_due(
         self, subject: _Subject, in_force: Routing | None, observed: Observation, decision: Decision
-    ) -> KubeError | None:
-        """Why they could not be published; None: they are, or need not be."""
+    ) -> tuple[bool, KubeError | None]:
+        """At most one write: (whether it was made, why it could not be)."""
         settings, routing = subject.settings, subject.record.routing
+        try:
+            if await routing.remove_leftovers():
+                return True, None
+        except KubeError as error:
+            return False, error
         published_at = in_force.updated_at if in_force and in_force.set_by == ROUTING_SET_BY_PLANNER else None
         stamped_s = published_at.timestamp() if published_at is not None else None
         last = routing.history[-1] if routing.history else None
         if not is_due(decision, observed, settings, stamped_s, last, self._clock.now().timestamp()):
-            return None
+            return False, None
         before, after, reason = observed.routing, decision.routing, decision.routing_reason or decision.reason
         try:
             await routing.publish(before, after, reason, self._clock.now(), settings.objectives)
         except KubeError as error:
-            return error
+            return False, error
         self._metrics.published(*subject.key, reason)
         log.info(
             "routing published",
             extra={"service": "/".join(subject.key), "reason": reason, "changes": ", ".join(changes(before, after))},
         )
-        return None
+        return True, None
 
-    async def _write(self, subject: _Subject, in_force: _InForce, observed: Observation, decision: Decision) -> None:
-        record, now_s = subject.record, self._clock.monotonic_s()
+    def _next_plan(
+        self, subject: _Subject, in_force: _InForce, observed: Observation, decision: Decision
+    ) -> dict[str, Any] | None:
+        """The manifest of a plan that is to be written, with a number of its own."""
         layout: tuple[int, ...] = (observed.committed(Role.PREFILL), observed.committed(Role.DECODE))
         if decision.encode is not None and observed.encode_replicas is not None:
             layout = (*layout, observed.encode_replicas)
         news = plan_ledger.news(decision, in_force.plans, subject.policy.spec, layout, self._clock.now())
+        if news is None:
+            return None
+        return self._plan(subject, subject.record.plans.next_sequence(), news, layout, in_force.asked)
+
+    async def _write(self, subject: _Subject, plan: dict[str, Any] | None) -> bool:
+        """Whether anything was written."""
+        record, now_s = subject.record, self._clock.monotonic_s()
         record.note_changes()
-        if news is not None:
-            sequence = record.plans.next_sequence()
+        if plan is not None:
             if record.plans.must_save:
                 await self._save(subject, now_s)
-            await record.plans.create(self._plan(subject, sequence, news, layout, in_force.asked))
+            await record.plans.create(plan)
             record.has_unsaved_plan = True
-        elif record.must_save(now_s):
+            return True
+        if record.must_save(now_s):
             await self._save(subject, now_s)
-        else:
-            await record.plans.delete_outdated()
+            return True
+        return False
 
     def _plan(
         self, subject: _Subject, sequence: int, news: Decision, layout: tuple[int, ...], asked: Plan | None

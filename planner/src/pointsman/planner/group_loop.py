@@ -204,17 +204,19 @@ class GroupPlanner:
             "group evaluated",
             extra={"group": "/".join(key), "reason": decision.reason, "detail": decision.message},
         )
-        await self._write(key, group, policy, record, observed, decision)
-        if isinstance(source, PrometheusReadings) and source.problem is not None:
-            await self._say_health(key, group, record, False, PlannerHealth.PROMETHEUS_UNREACHABLE, source.problem)
-        elif decision.reason is Reason.STALE_METRICS:
-            await self._say_health(key, group, record, False, PlannerHealth.STALE_METRICS, decision.message)
-        elif lost:
-            unreadable = unreadable_gateways(lost)
-            await self._say_health(key, group, record, False, PlannerHealth.GATEWAY_UNREADABLE, unreadable)
-        else:
-            message = messages.planning(key[1])
-            await self._say_health(key, group, record, True, PlannerHealth.PLANNING, message)
+        written = await self._write(key, group, policy, record, observed, decision)
+        # A look makes at most three writes: after a plan, the next one reports the condition.
+        if not record.has_unsaved_plan:
+            healthy, reason, message = True, PlannerHealth.PLANNING, messages.planning(key[1])
+            if isinstance(source, PrometheusReadings) and source.problem is not None:
+                healthy, reason, message = False, PlannerHealth.PROMETHEUS_UNREACHABLE, source.problem
+            elif decision.reason is Reason.STALE_METRICS:
+                healthy, reason, message = False, PlannerHealth.STALE_METRICS, decision.message
+            elif lost:
+                healthy, reason, message = False, PlannerHealth.GATEWAY_UNREADABLE, unreadable_gateways(lost)
+            written |= await self._say_health(key, group, record, healthy, reason, message)
+        if not written:
+            await record.plans.delete_outdated()
         return settings.interval_s
 
     def _observed(
@@ -266,13 +268,15 @@ class GroupPlanner:
         record: _GroupRecord,
         observed: GroupObservation,
         decision: GroupDecision,
-    ) -> None:
+    ) -> bool:
+        """A plan, or what is remembered. Returns whether anything was written."""
         plans, layout = record.plans.known(), (observed.desired,)
         news = plan_ledger.news(decision, plans, policy.spec, layout, self._clock.now())
         said, now_s = (decision.reason, decision.instances), self._clock.monotonic_s()
         sequence = record.plans.next_sequence() if news is not None else 0
         due = record.has_unsaved_plan or said != record.saved_summary or now_s - record.saved_at_s >= SAVE_EVERY_S
-        if record.plans.must_save or (news is None and due):
+        must_save = record.plans.must_save or (news is None and due)
+        if must_save:
             last = GroupLast(observed, decision)
             await group_memory.save(self._kube, _owner(group), *key, record.state, record.plans.to_reserve, last)
             record.plans.saved()
@@ -292,8 +296,7 @@ class GroupPlanner:
                 )
             )
             record.has_unsaved_plan = True
-        elif not due:
-            await record.plans.delete_outdated()
+        return must_save or news is not None
 
     async def _say_health(
         self,
@@ -303,8 +306,11 @@ class GroupPlanner:
         healthy: bool,
         reason: PlannerHealth,
         message: str,
-    ) -> None:
-        """The condition PlannerHealthy, written when it changes. ``record`` None: nothing could be remembered yet."""
+    ) -> bool:
+        """The condition PlannerHealthy, written when it changes. ``record`` None: nothing could be remembered yet.
+
+        Returns whether it was written.
+        """
         self._metrics.health(*key, healthy, reason)
         before, now = health_of(group.status.conditions), self._clock.now()
         if record is None:
@@ -312,15 +318,16 @@ class GroupPlanner:
         else:
             written = record.condition == (healthy, reason)
         if written:
-            return
+            return False
         said = health_condition(before, healthy, reason, message, group.metadata.generation, now)
         try:
             await apply_health(self._kube, resources.ELASTIC_GROUPS, key, [said])
         except KubeError as error:
             log.warning("API server not reached", extra={"group": "/".join(key), "why": str(error)})
-            return  # it is said at the next look
+            return False  # it is said at the next look
         if record is not None:
             record.condition = (healthy, reason)
+        return True
 
 
 def _prefix(key: ServiceKey) -> str:

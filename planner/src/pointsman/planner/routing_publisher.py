@@ -30,6 +30,7 @@ class RoutingPublisher:
         self._key = key
         self._uid = uid
         self._written: tuple[str, Routing] | None = None  # with its resourceVersion, until the mirror shows that
+        self._leftovers: list[str] = []  # numbers that the last publication was to take away
         self.history = history
 
     def in_force(self, service: LLMService) -> Routing | None:
@@ -51,17 +52,33 @@ class RoutingPublisher:
         stamp = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         fields = {**numbers, "setBy": ROUTING_SET_BY_PLANNER, "reason": reason.value, "updatedAt": stamp}
         written = await self._apply(fields)
-        routing = Routing.model_validate(written["status"]["routing"])
-        left = [name for name in named(after) if name not in numbers and name in written["status"]["routing"]]
-        if left:  # of an earlier operator, which owned all numbers: server-side apply takes away only one's own
-            body = {"status": {"routing": dict.fromkeys(left)}}
-            written = await self._kube.patch(
-                resources.LLM_SERVICES, self._key[1], self._key[0], body, subresource="status", uid=self._uid
-            )
-            routing = Routing.model_validate(written["status"]["routing"])
-        self._written = written["metadata"]["resourceVersion"], routing
+        # Of an earlier operator, which owned all numbers: server-side apply takes away only one's own.
+        self._leftovers = [
+            name for name in named(after) if name not in numbers and name in written["status"]["routing"]
+        ]
+        self._note(written)
         made = Publication(now.timestamp(), reason, before, after, objectives)
         self.history = (*self.history, made)[-KEPT_PUBLICATIONS:]
+
+    async def remove_leftovers(self) -> bool:
+        """Take away the numbers that another manager kept in place. Returns whether there were any. Raises KubeError.
+
+        This is for the evaluation after their publication, so that each of both makes one write.
+        """
+        leftovers, self._leftovers = self._leftovers, []  # if it fails, the next publication finds them again
+        if not leftovers:
+            return False
+        body = {"status": {"routing": dict.fromkeys(leftovers)}}
+        namespace, name = self._key
+        written = await self._kube.patch(
+            resources.LLM_SERVICES, name, namespace, body, subresource="status", uid=self._uid
+        )
+        self._note(written)
+        return True
+
+    def _note(self, written: Mapping[str, Any]) -> None:
+        routing = {name: value for name, value in written["status"]["routing"].items() if name not in self._leftovers}
+        self._written = written["metadata"]["resourceVersion"], Routing.model_validate(routing)
 
     async def _apply(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         try:

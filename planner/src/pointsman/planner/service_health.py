@@ -61,17 +61,21 @@ class ServiceHealth:
         self._without_policy: set[ServiceKey] = set()  # as /metrics shows
         self._mended: dict[ServiceKey, str] = {}  # the version of a service whose condition was put right
 
-    async def report(self, key: ServiceKey, service: LLMService, record: ServiceRecord, found: Findings) -> None:
-        """After an evaluation: frozen metrics are reported, not hidden. Raises KubeError."""
+    async def report(self, key: ServiceKey, service: LLMService, record: ServiceRecord, found: Findings) -> bool:
+        """After an evaluation: frozen metrics are reported, not hidden. Returns whether the condition was written.
+
+        Raises KubeError.
+        """
         verdict = _verdict(key[1], record, found)
         if verdict is None:
-            return
+            return False
         self._metrics.health(*key, verdict.healthy, verdict.reason)
         condition = verdict.healthy, verdict.reason, verdict.of
         if record.condition == condition:
-            return
+            return False
         await self._write(key, service, verdict)
         record.condition = condition
+        return True
 
     async def report_failure(
         self, key: ServiceKey, service: LLMService, record: ServiceRecord | None, error: str

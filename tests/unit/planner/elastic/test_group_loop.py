@@ -1,7 +1,9 @@
 """The live loop of elastic groups with an API server that a test owns."""
 
 import asyncio
+import itertools
 import math
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +24,7 @@ from pointsman.planner.source import Source, Unread
 from unit.planner.hands import Hands
 from unit.planner.loop_api import KEY, READING, Api, manifest
 from unit.planner.own_metrics import shown
+from unit.planner.plans import plan as finished_plan
 
 
 class Forgetful(Api):
@@ -97,10 +100,12 @@ async def test_a_group_whose_memory_cannot_be_read_says_so_from_the_third_look_u
     assert shown(metrics, "healthy") == {("StaleMetrics",): 0.0}
 
 
-async def test_a_gateway_that_is_added_and_never_read_freezes_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is new for as long as metrics may be old, then it is named."""
-    seen: list[Observation] = []
-    hands, over = Hands(), asyncio.Event()
+Decide = Callable[[GroupState, GroupObservation], GroupDecision]
+
+
+async def looked_at(monkeypatch: pytest.MonkeyPatch, api: Api, decided: Decide, looks: int, added_after: int) -> None:
+    """Plan for a group until it was looked at so often. The gateway g1 is added then, and can never be read."""
+    seen, hands, over = 0, Hands(), asyncio.Event()
     group, policy = planned()
 
     def target(name: str) -> Any:
@@ -108,12 +113,13 @@ async def test_a_gateway_that_is_added_and_never_read_freezes_no_group(monkeypat
             key=name, url="", pod=SimpleNamespace(metadata=SimpleNamespace(name=name)), is_ready=True
         )
 
-    def decided(state: GroupState, observed: GroupObservation, *_: Any) -> tuple[GroupState, GroupDecision]:
+    def decide(state: GroupState, observed: GroupObservation, *_: Any) -> tuple[GroupState, GroupDecision]:
+        nonlocal seen
         hands.go(2.5)
-        seen.append(observed.seen)
-        if len(seen) > 30:
+        seen += 1
+        if seen > looks:
             over.set()
-        return state, GroupDecision(Reason.STEADY, "1 instance is enough", 1)
+        return state, decided(state, observed)
 
     def reading(name: str) -> Reading | None:
         return None if name.endswith("g1") else READING
@@ -121,20 +127,19 @@ async def test_a_gateway_that_is_added_and_never_read_freezes_no_group(monkeypat
     async def nothing(*_: Any) -> None:
         return None
 
-    monkeypatch.setattr(group_loop, "decide", decided)
+    monkeypatch.setattr(group_loop, "decide", decide)
     cluster = SimpleNamespace(
         planned_groups=lambda: [(KEY, group, policy)], groups=SimpleNamespace(objects=lambda: [group]),
-        gateways=lambda *_: [target("g0"), target("g1")] if len(seen) > 4 else [target("g0")],
-        manager=lambda _: target("m"), instances=lambda *_: (), plans_of_group=lambda _: (),
+        gateways=lambda *_: [target("g0"), target("g1")] if seen > added_after else [target("g0")],
+        manager=lambda _: target("m"), instances=lambda *_: (), plans_of_group=lambda _: api.plans,
         group_start_s=lambda _: None,
     )  # fmt: skip
     scraper = SimpleNamespace(
         scrape=nothing, keep=lambda *_: None, reading=reading, failed=lambda name: name.endswith("g1"),
         age_s=lambda name: math.inf if name.endswith("g1") else 0.0,
     )  # fmt: skip
-    api = Api()
     parts: dict[str, Any] = {"kube": api, "cluster": cluster, "scraper": scraper}
-    events: Any = SimpleNamespace(record=lambda *_: None)
+    events: Any = SimpleNamespace(record=lambda *_: api.written.append("Event"))
     planner = GroupPlanner(**parts, events=events, metrics=PlannerMetrics(), leads=lambda: True, clock=hands)
     task = asyncio.create_task(planner.run())
     try:
@@ -143,6 +148,18 @@ async def test_a_gateway_that_is_added_and_never_read_freezes_no_group(monkeypat
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_gateway_that_is_added_and_never_read_freezes_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is new for as long as metrics may be old, then it is named."""
+    seen: list[Observation] = []
+
+    def decided(_: GroupState, observed: GroupObservation) -> GroupDecision:
+        seen.append(observed.seen)
+        return GroupDecision(Reason.STEADY, "1 instance is enough", 1)
+
+    api = Api()
+    await looked_at(monkeypatch, api, decided, looks=30, added_after=4)
     assert all(each.age_s == 0 for each in seen)
     assert [(each.new_gateways, each.unreadable_gateways) for each in seen[3:]][:12] == [
         (0, ()), (0, ()), *[(1, ())] * 9, (0, ("g1",)),
@@ -166,3 +183,27 @@ def test_a_groups_only_gateway_that_is_replaced_is_a_first_look() -> None:
     assert unread(5.0, m=page, g1=page) == Unread()
     assert unread(7.5, m=None, g1=page) == Unread(first=("m",))
     assert unread(10.0, m=page, g1=page, g2=None) == Unread(new=("g2",))
+
+
+async def test_a_look_at_a_group_makes_at_most_three_writes_and_deletes_old_plans_only_without_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    api, before = Api(), list[int]()  # writes, at each look
+    api.plans = [finished_plan(sequence=number, phase="Completed") for number in range(1, 131)]
+
+    def decided(*_: Any) -> GroupDecision:
+        before.append(len(api.written))
+        if len(before) in (1, 20):
+            instances = 1 + len(before)
+            return GroupDecision(Reason.INSTANCES_SHORT, "more are needed", instances, changes_layout=True)
+        return GroupDecision(Reason.STEADY, "1 instance is enough", 1)
+
+    await looked_at(monkeypatch, api, decided, looks=40, added_after=4)
+    looks = [api.written[earlier:later] for earlier, later in itertools.pairwise(before)]
+    assert max(map(len, looks)) == 3
+    assert looks[:2] == [["save", "plan", "Event"], ["save", "condition"]]
+    assert ["condition"] in looks, "of the gateway that cannot be read"
+    assert ["plan", "Event"] in looks
+    deletions = [look for look in looks if "deletion" in look]
+    assert all(set(look) == {"deletion"} for look in deletions), "with nothing else"
+    assert [len(look) for look in deletions] == [3] * 26 + [2], "80 of 130 ended plans are beyond the history"
