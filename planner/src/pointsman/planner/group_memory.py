@@ -29,15 +29,23 @@ _LAST: TypeAdapter[GroupLast] = TypeAdapter(GroupLast)
 async def load(kube: Kube, namespace: str, group: str, uid: str) -> tuple[GroupState, int]:
     """The saved state and the last plan's number; a fresh one where none can be read."""
     text, sequence = await memory.load_state(kube, namespace, group, uid)
+    return (GroupState() if text is None else _state(text, f"{namespace}/{group}")), sequence
+
+
+def _state(text: str, group: str) -> GroupState:
+    """``group`` (namespace/name) is for the log."""
     try:
-        state = GroupState() if text is None else _STATE.validate_json(text)
+        state = _STATE.validate_json(text)
     except ValidationError as error:
-        log.warning(
-            "saved state not readable, it is discarded",
-            extra={"group": f"{namespace}/{group}", "why": error.errors()[:1]},
+        log.warning("saved state not readable, it is discarded", extra={"group": group, "why": error.errors()[:1]})
+        return GroupState()
+    if state.version != GROUP_STATE_VERSION:
+        log.info(
+            "saved state of another version, it is discarded",
+            extra={"group": group, "version": state.version, "expected": GROUP_STATE_VERSION},
         )
-        state = GroupState()
-    return (state if state.version == GROUP_STATE_VERSION else GroupState()), sequence
+        return GroupState()
+    return state
 
 
 async def load_last(kube: Kube, namespace: str, group: str, uid: str) -> GroupLast | memory.NoLast:

@@ -5,11 +5,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from messages.style import faults
 from pointsman.api.v1alpha1.plan import Plan
 from pointsman.kube.resources import Resource
 from pointsman.planner import group_memory, memory
-from pointsman.planner.core.elastic.decide import GroupState, decide
+from pointsman.planner.core.elastic.decide import GROUP_STATE_VERSION, GroupState, decide
 from pointsman.planner.explain.group import GroupTold, group_explanation
 from pointsman.planner.group_memory import GroupLast
 from unit.planner.elastic.scenes import BOUNDS, HEAVY, POLICY, seen
@@ -78,3 +80,21 @@ def test_state_and_last_look_survive_a_restart_also_where_nothing_was_ever_read(
         assert await group_memory.load_last(api, "models", "long-chat", "u") == memory.UNREADABLE  # type: ignore[arg-type]
 
     asyncio.run(save_and_load())
+
+
+def test_a_state_of_another_version_is_discarded_with_a_line_in_the_log_and_the_number_is_kept(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def save_and_load() -> None:
+        api, (state, last) = Api(), looked()
+        earlier = replace(state, version=GROUP_STATE_VERSION - 1)
+        for saved, kept in ((state, state), (earlier, GroupState())):
+            await group_memory.save(api, OWNER, "models", "long-chat", saved, 7, last)  # type: ignore[arg-type]
+            assert await group_memory.load(api, "models", "long-chat", "u") == (kept, 7)  # type: ignore[arg-type]
+
+    with caplog.at_level("INFO"):
+        asyncio.run(save_and_load())
+    (line,) = (record for record in caplog.records if record.name == "pointsman.planner.group_memory")
+    assert line.getMessage() == "saved state of another version, it is discarded"
+    found = {name: line.__dict__[name] for name in ("group", "version", "expected")}
+    assert found == {"group": "models/long-chat", "version": 0, "expected": 1}
