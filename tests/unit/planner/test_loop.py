@@ -2,12 +2,15 @@
 
 import asyncio
 import itertools
+import json
 import logging
 import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,10 +21,13 @@ from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.llmservice import LLMService
 from pointsman.api.v1alpha1.plan import Plan
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
+from pointsman.gateway.metrics import GatewayMetrics
 from pointsman.kube.errors import Invalid, Unreachable
 from pointsman.planner import evaluation, loop, loops, memory, source
+from pointsman.planner.core.decide import decide
+from pointsman.planner.core.metrics.observe import Reading
 from pointsman.planner.core.metrics.prometheus_vector import Vector
-from pointsman.planner.core.state import State
+from pointsman.planner.core.state import STATE_VERSION, State
 from pointsman.planner.core.tuning import SHIPPED
 from pointsman.planner.core.types import (
     Decision,
@@ -32,9 +38,11 @@ from pointsman.planner.core.types import (
     Worker,
     WorkerCondition,
 )
+from pointsman.planner.exposition import parse
 from pointsman.planner.metrics import PlannerMetrics
 from pointsman.planner.service_record import SAVE_CHANGED_S
 from pointsman.serving.flow_control import FlowBounds
+from pointsman.serving.objectives import Objectives
 from unit.planner.hands import Hands
 from unit.planner.loop_api import KEY, READING, TICK_S, Api, manifest
 from unit.planner.own_metrics import shown
@@ -65,6 +73,7 @@ class Scenario:
     vector: Callable[[str, float], Vector] | None = None
     kept: list[tuple[set[str], str]] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)  # addresses of Prometheus
+    reading: Reading = READING  # of each gateway
     something: asyncio.Event = field(default_factory=asyncio.Event)  # happened since ``until`` was asked
 
     def unplanned(self) -> list[tuple[tuple[str, str], LLMService]]:
@@ -122,7 +131,7 @@ class Scenario:
             self.something.set()
 
         scraper = SimpleNamespace(
-            scrape=nothing, keep=keep, reading=lambda _: READING,
+            scrape=nothing, keep=keep, reading=lambda _: self.reading,
             failed=lambda _: False, age_s=lambda _: 0.0,
         )  # fmt: skip
         cluster = SimpleNamespace(
@@ -235,6 +244,79 @@ async def test_what_a_service_of_the_same_name_taught_is_forgotten_but_for_the_n
         await scenario.run(monkeypatch, partial(bool, scenario.api.created))
         assert scenario.states[0].requests == requests
         assert scenario.api.created[0]["spec"]["sequence"] == 42
+
+
+@dataclass
+class RealDecisions(Scenario):
+    """With the planner's own decisions."""
+
+    made: list[Decision] = field(default_factory=list)
+
+    def decide(self, state: State, seen: Observation, *others: Any) -> tuple[State, Decision, NextTick]:
+        super().decide(state, seen)
+        state, decision, _ = decide(state, seen, *others)
+        self.made.append(decision)
+        return state, decision, NextTick(0.001)
+
+
+def busy_gateway(rate_per_s: float, prompt: int, output: int) -> Reading:
+    """Two pages of a gateway, by its own code, with so many requests in between that met their objectives."""
+    metrics = GatewayMetrics("chat")
+    metrics.set_objectives(Objectives(1.0, 0.05))
+    before = parse(metrics.expose().decode())
+    for _ in range(round(rate_per_s * TICK_S)):
+        metrics.accepted.inc()
+        metrics.prompt_tokens.observe(prompt)
+        metrics.output_tokens.observe(output)
+        metrics.ended(metrics.got_first_token(0.4, prompt), metrics.tpot_verdict(0.02))
+    return Reading(before, parse(metrics.expose().decode()), TICK_S)
+
+
+def of_early_version() -> dict[str, Any]:
+    """A whole ConfigMap as the planner wrote it then."""
+    saved: dict[str, Any] = json.loads((Path(__file__).parents[2] / "data" / "planner_state_055ea15.json").read_text())
+    return saved
+
+
+def of_version_before() -> dict[str, Any]:
+    """As far as it can be read by this version."""
+    saved = of_early_version()
+    before = replace(State(), version=STATE_VERSION - 1, requests=1234.0)
+    return {**saved, "data": {**saved["data"], "state.json": memory.to_json(before)}}
+
+
+@pytest.mark.parametrize(
+    ("saved", "line"),
+    [
+        (of_early_version(), "saved state not readable, it is discarded"),
+        (of_version_before(), "saved state of another version, it is discarded"),
+    ],
+    ids=["early version", "version before"],
+)
+async def test_a_planner_that_finds_the_state_of_an_earlier_version_says_so_once_and_plans_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, saved: dict[str, Any], line: str
+) -> None:
+    """Services run during an upgrade: nothing freezes, and no number of a plan is used twice."""
+    assert saved["data"]["sequence"] == "17"
+    assert json.loads(saved["data"]["state.json"])["version"] < STATE_VERSION
+    scenario = RealDecisions(
+        {"performance": {"table": {"model": "meta-llama/Meta-Llama-3.1-8B", "gpu": "h100_sxm"}}}, uid="uid-1",
+        api=Api(config_maps={"chat-planner-state": saved}), layout=(2, 1), reading=busy_gateway(40, 4000, 60),
+    )  # fmt: skip
+    scenario.hands.wall = datetime.fromtimestamp(json.loads(saved["data"]["last.json"])["observation"]["at_s"], UTC)
+    with caplog.at_level("INFO"):
+        await scenario.run(monkeypatch, lambda: len(scenario.made) > 12)
+    lines = [record.getMessage() for record in caplog.records if record.name == memory.__name__]
+    assert lines == [line]
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert [state.requests for state in scenario.states[:2]] == [0.0, 100.0], "it begins anew"
+    frozen = {Reason.STALE_METRICS, Reason.NOT_ENOUGH_DATA}
+    assert not frozen & {decision.reason for decision in scenario.made[2:]}
+    assert {reason for reason, _ in conditions(scenario)} == {"Planning"}
+    assert [plan["metadata"]["name"] for plan in scenario.api.created] == ["chat-00018"]
+    config_map = scenario.api.config_maps["chat-planner-state"]
+    assert json.loads(config_map["data"]["state.json"])["version"] == STATE_VERSION, "it is written over"
+    assert int(config_map["data"]["sequence"]) > 17
 
 
 async def test_what_a_config_map_cannot_hold_is_left_out_and_the_state_is_kept() -> None:
