@@ -167,6 +167,15 @@ async def test_a_full_line_and_a_long_wait_are_429_with_the_time_to_try_again(ro
         assert samples[f'pointsman_gateway_failures_total{{reason="{reason}",service="chat"}}'] == 1
     assert samples['pointsman_gateway_holds_total{service="chat"}'] == 1
     assert samples['pointsman_gateway_hold_seconds_count{service="chat"}'] == 1
+    counts = {'accepted_total{service="chat"}': 3, 'accepted_refused_total{service="chat"}': 1}
+    prompts = {
+        'prompt_tokens_count{service="chat"}': 3, 'accepted_refused_prompt_tokens_count{service="chat"}': 1,
+    }  # fmt: skip
+    expected = {f"pointsman_gateway_{name}": value for name, value in (counts | prompts).items()}
+    assert {name: samples[name] for name in expected} == expected, "the planner subtracts the one without a place"
+    ended = {name: value for name, value in samples.items() if name.startswith("pointsman_gateway_ended_total{")}
+    assert ended['pointsman_gateway_ended_total{service="chat",tpot="failed",ttft="unknown"}'] == 1, "waited in vain"
+    assert sum(ended.values()) == 2, "and the answered one"
 
 
 async def test_bounds_that_change_or_go_act_on_those_that_are_held(room: Room) -> None:

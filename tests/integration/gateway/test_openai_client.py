@@ -489,6 +489,15 @@ async def test_refused_requests_are_no_load_and_failed_ones_are_within_no_object
         'accepted_refused_prompt_tokens_count{service="chat"}': 1,
     }  # fmt: skip
 
+    async def not_served() -> None:
+        body = {"model": SERVED_NAME, "input": "12345678"}
+        async with gateway.http.post(f"{gateway.of.url}/v1/responses", json=body) as answer:
+            assert (answer.status, (await answer.json())["error"]["code"]) == (404, "not_served")
+
+    assert await counted(gateway, not_served()) == {
+        'accepted_total{service="chat"}': 1, 'accepted_refused_total{service="chat"}': 1,
+    }, "only the engine knows whether it has the endpoint"  # fmt: skip
+
     async def failed() -> None:
         worker.behaviours.extend(Behaviour(cut=True) for _ in range(9))
         with pytest.raises(openai.InternalServerError):
