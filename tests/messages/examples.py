@@ -137,6 +137,8 @@ _BY_NAME: Final[dict[str, tuple[Any, ...]]] = {
     "explanations.evaluation_too_large.nbytes": ("1200000",),
     "explanations.alternative.action": ("scale-out",),
     "explanations.alternative.rejected_because": (_REJECTED, None),
+    "explanations.input_number.name": ("prefillMilliseconds", "remoteShare"),
+    "explanations.input_number.value": (38.0601,),
     "explanations.only_local.shares": ((("lora", 0.1), ("images", 0.2)),),
     "explanations.page_age.source": ("gateway", "worker"),
     "explanations.publication.reason": ("Threshold", "FlowControl"),

@@ -33,9 +33,11 @@ async def healthy(world: World, status: ConditionStatus) -> None:
     await world.until(lambda: health(world).status is status, f"PlannerHealthy {status}", world.services)
 
 
-async def explained(world: World, capsys: pytest.CaptureFixture[str], service: str, status: int = 0) -> str:
+async def explained(
+    world: World, capsys: pytest.CaptureFixture[str], service: str, *options: str, status: int = 0
+) -> str:
     """What ``pointsman explain`` says on this cluster."""
-    arguments = [service, "--namespace", world.namespace, "--kubeconfig", str(world.kubeconfig)]
+    arguments = [service, *options, "--namespace", world.namespace, "--kubeconfig", str(world.kubeconfig)]
     assert await asyncio.to_thread(explain.main, arguments) == status
     said = capsys.readouterr()
     return said.out + said.err

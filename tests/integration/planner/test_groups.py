@@ -94,7 +94,7 @@ async def test_more_requests_than_an_instance_can_do_are_planned_for_and_explain
 
     async def is_explained() -> bool:  # a plan is saved at the look after it
         nonlocal told
-        told = await explained(world, capsys, "chat")
+        told = await explained(world, capsys, "chat", "--inputs")
         return any(f"{plan.metadata.name} (" in told for plan in enough())
 
     try:
@@ -115,6 +115,7 @@ async def test_more_requests_than_an_instance_can_do_are_planned_for_and_explain
     assert {"ratePerSecond", "instancesNeeded"} <= {entry.name for entry in plan.spec.inputs}
     assert {sample.labels["role"] for sample in workers} == {"Instance"}
     assert "1 of 1 instance serves" in told
+    assert "Inputs, by the names in spec.inputs of a plan" in told
 
 
 async def test_a_manager_that_cannot_be_read_is_said_and_nothing_is_planned(world: World) -> None:

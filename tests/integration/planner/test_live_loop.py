@@ -33,7 +33,7 @@ async def test_a_shift_to_long_prompts_becomes_a_plan_with_its_reasons(
 
     async def looked() -> bool:  # a plan is saved at the look after it
         nonlocal told
-        told = await explained(world, capsys, "chat")
+        told = await explained(world, capsys, "chat", "--inputs")
         return "prompt and 16 answer tokens" in told
 
     try:
@@ -52,6 +52,7 @@ async def test_a_shift_to_long_prompts_becomes_a_plan_with_its_reasons(
     assert f"{world.namespace}/chat: policy chat, mode Active; evaluated" in told
     assert any(f"{made.metadata.name} (" in told and made.spec.message in told for made in world.layouts())
     assert "Loads at which the decision changes" in told
+    assert "Inputs, by the names in spec.inputs of a plan" in told
 
 
 async def test_what_is_not_there_or_not_planned_cannot_be_explained(

@@ -36,6 +36,7 @@ WORKERS: Final = tuple(
 )  # fmt: skip
 WINDOW_S: Final = 2.5
 ROUTING: Final = RoutingNumbers(512, 32)
+KV_CAPACITY_TOKENS: Final = 400_000  # of a worker
 
 
 def decided(policy: Policy = POLICY, load: Load = LOAD, routing: RoutingNumbers = ROUTING) -> tuple[int, Decision]:
@@ -48,7 +49,8 @@ def decided(policy: Policy = POLICY, load: Load = LOAD, routing: RoutingNumbers 
         at_s = WINDOW_S * evaluation
         seen = Observation(
             at_s=at_s, window_s=WINDOW_S, age_s=1.0, workers=WORKERS, routing=routing, load=load,
-            service=Service(1.0, 1.0, 1.0, prefill_queue_depth=0.0), kv_capacity_tokens=400_000, max_sequences=256,
+            service=Service(1.0, 1.0, 1.0, prefill_queue_depth=0.0), kv_capacity_tokens=KV_CAPACITY_TOKENS,
+            max_sequences=256,
         )  # fmt: skip
         state, decision, _ = decide(state, seen, policy, at_s, ENGINE)
         if decision.changes_layout:

@@ -4,6 +4,7 @@ import json
 import math
 import random
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -14,21 +15,23 @@ from statistics import NormalDist
 from typing import Final
 
 import pytest
+import yaml
 
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
 from pointsman.planner.core.engine.learned_model import pass_ms
 from pointsman.planner.core.plan_ledger import plan_manifest
+from pointsman.planner.core.routing.publication import Publication
 from pointsman.planner.core.sizing import demand, operating_point
 from pointsman.planner.core.sizing.queueing import delayed_wait_s, erlang_c
 from pointsman.planner.core.tuning import SHIPPED
-from pointsman.planner.core.types import (
-    Decision,
-)
+from pointsman.planner.core.types import Decision, Observation, Reason, Service
+from pointsman.planner.core.what_if import TurningPoints
 from pointsman.planner.core.workload.arrival_forecast import RateForecaster
-from pointsman.planner.explain.explanation import considered
+from pointsman.planner.explain.command import parse
+from pointsman.planner.explain.explanation import Told, considered, explanation, input_lines
 from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET
-from unit.planner.by_hand import ENGINE, LOAD, POLICY, WINDOW_S, decided
-from unit.planner.plans import OWNER
+from unit.planner.by_hand import ENGINE, KV_CAPACITY_TOKENS, LOAD, POLICY, ROUTING, WINDOW_S, WORKERS, decided
+from unit.planner.plans import OWNER, plan
 
 ROUNDING = 0.02  # of a decode worker, that is no reason for another one
 
@@ -45,14 +48,17 @@ def decision() -> Decision:
 @pytest.fixture(scope="module")
 def shown() -> dict[str, float]:
     """Read off the page."""
-    found = re.findall(r"^- \{name: (\w+), value: ([\d.]+)\}", PAGE, re.MULTILINE)
+    found = re.findall(r"^(\w+) +([\d.]+)(?: |$)", INPUTS, re.MULTILINE)
     return {name: float(value) for name, value in found}
 
 
-def block(language: str) -> str:
-    """The page's only code block in a language."""
-    (found,) = re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    return str(found)
+def blocks(language: str) -> list[str]:
+    """The page's code blocks in a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+INPUTS, LAYOUTS = blocks("text")
+(PROGRAM,) = blocks("python")
 
 
 def missing(texts: Iterable[str]) -> list[str]:
@@ -60,10 +66,19 @@ def missing(texts: Iterable[str]) -> list[str]:
     return [text for text in texts if text not in WORDS]
 
 
+def spaced(number: float) -> str:
+    """With a space before each three digits."""
+    return f"{number:,.0f}".replace(",", " ")
+
+
 def test_the_page_shows_the_inputs_and_the_message_of_a_real_decision(
     decision: Decision, shown: dict[str, float]
 ) -> None:
     inputs = dict(decision.inputs)
+    units = {name: unit for name, _, *unit in map(str.split, input_lines(decision.inputs))}
+    assert all(
+        re.search(rf"^{name} +[\d.]+{' +'.join(['', *units[name]])}( |$)", INPUTS, re.MULTILINE) for name in shown
+    )
     assert len(shown) == 16
     assert shown == {name: pytest.approx(inputs[name]) for name in shown}
     change = "Scale out from 2P2D to 3P3D: too few workers of both roles."
@@ -82,6 +97,8 @@ def test_the_inputs_follow_from_the_engine_and_the_policy_as_the_page_says(shown
     assert shown["stepMilliseconds"] == pytest.approx(0.985 * 20)
     slack_ms = 0.9 * 1500 - alone_ms - shown["transferMilliseconds"] - shown["stepMilliseconds"]
     assert slack_ms == pytest.approx(shown["slackMilliseconds"])
+    usable, needed = SHIPPED.usable_kv_share * KV_CAPACITY_TOKENS, batch * 2150
+    assert needed < usable, "else the cache limits the batch"
     first = RateForecaster().dispersion * 0.98**5
     assert first == pytest.approx(shown["arrivalDispersion"], abs=5e-5)
     assert missing([
@@ -92,6 +109,8 @@ def test_the_inputs_follow_from_the_engine_and_the_policy_as_the_page_says(shown
         f"(19.7 − 6.392) / (0.009885 + 0.00004273 × 2150) = {batch:.3f}",
         f"0.9 × 1500 − 41.602 − 0 − 19.7 = {slack_ms:.3f}",
         "1.5 × 0.98⁵ = 1.3559",
+        f"{spaced(KV_CAPACITY_TOKENS)} tokens, {SHIPPED.usable_kv_share * 100:g} % are usable (`usable_kv_share`), and "
+        f"{batch:.1f} × 2150 = {spaced(round(needed, -2))} fit",
         f"{of_pass_ms:.3f} − {alone_ms:.3f} = {of_pass_ms - alone_ms:.3f} ms later than alone",
     ]) == []  # fmt: skip
 
@@ -163,10 +182,19 @@ def test_the_prefill_workers_of_the_page_are_those_that_were_decided(shown: dict
 
 
 def test_the_page_shows_the_alternatives_of_the_decision_and_when_it_was_made(decision: Decision) -> None:
-    assert block("text").splitlines() == considered(decision.alternatives)
+    assert LAYOUTS.splitlines() == considered(decision.alternatives)[:6]
     evaluations, _ = decided()
     assert evaluations == 6
     assert evaluations * WINDOW_S == SHIPPED.patience_s == 15
+    even = RateForecaster()
+    for evaluation in range(evaluations):
+        even = even.observe(LOAD.arrivals_per_s * WINDOW_S, WINDOW_S, WINDOW_S * evaluation)
+        assert even.dispersion == pytest.approx(1.5 * 0.98**evaluation), "the first one only sets the rate"
+    assert {other.lead_s for other in decision.alternatives if "out" in other.action} == {POLICY.start_s} == {90}
+    assert (
+        missing(["first evaluation only sets the rate; the next five measure", "starts in 90 s. The first six are:"])
+        == []
+    )
     assert missing(["every 2.5 s", "lowest need of the last 15 s", "the sixth one writes the plan"]) == []
 
 
@@ -176,25 +204,50 @@ def test_the_constants_of_the_page_are_those_of_the_code() -> None:
     others = [values.pop(name) for name in ("factor on the late share", "smallest late share", "rounding")]
     assert others == pytest.approx([2, demand.late_share(1.0), ROUNDING])
     assert values == pytest.approx({name: getattr(SHIPPED, name) for name in values})
-    assert len(values) == 6
+    assert len(values) == 7
 
 
 def computed(inputs: str, attainment: float) -> str:
     """What the page's program prints."""
-    run = [sys.executable, "-c", block("python"), str(attainment)]
+    run = [sys.executable, "-c", PROGRAM, str(attainment)]
     return subprocess.run(run, input=inputs, check=True, text=True, capture_output=True).stdout.strip()
+
+
+def explained(decision: Decision) -> str:
+    """What ``pointsman explain NAME --inputs`` prints of the decision, with a plan and with routing numbers."""
+    seen = Observation(
+        at_s=15.0, window_s=WINDOW_S, age_s=1.0, workers=WORKERS, routing=ROUTING, load=LOAD,
+        service=Service(1.0, 1.0, 1.0, prefill_queue_depth=0.0),
+    )  # fmt: skip
+    now = datetime.fromtimestamp(18, UTC)
+    changed = replace(ROUTING, max_local_prefill_tokens=640)
+    told = Told(
+        service="chat", namespace="default", policy_name="fast", policy=POLICY, now=now, observation=seen,
+        decision=decision, turning=TurningPoints(None, None, None, None), plans=(plan(),), health=None,
+        publications=[Publication(15.0, Reason.THRESHOLD, ROUTING, changed)], shows_inputs=True,
+    )  # fmt: skip
+    return explanation(told)
 
 
 def test_the_program_of_the_page_computes_both_pools_from_what_kubectl_shows_and_from_the_page(
     decision: Decision,
 ) -> None:
     policy = PlannerPolicySpec.model_validate({"objectives": {"ttftMs": 1500, "tpotMs": 20}, "budget": {"maxGpus": 16}})
-    plan = plan_manifest(
+    manifest = plan_manifest(
         namespace="default", owner=OWNER, sequence=1, decision=decision, policy=policy,
         layout=(2, 2), now=datetime(2026, 1, 1, tzinfo=UTC),
     )  # fmt: skip
-    as_kubectl = "".join(f"  - name: {each['name']}\n    value: {each['value']}\n" for each in plan["spec"]["inputs"])
-    assert computed(as_kubectl, 0.95) == computed(block("yaml"), 0.95) == str(decision.layout) == "3P3D"
+    as_kubectl = yaml.safe_dump(manifest)
+    assert "  - name: decodeBatch\n    value: 130.7854\n" in as_kubectl
+    assert computed(as_kubectl, 0.95) == computed(INPUTS, 0.95) == str(decision.layout) == "3P3D"
+    assert computed(explained(decision), 0.95) == "3P3D"
+    other = replace(decision, inputs=tuple((n, 80 if n.startswith("expected") else v) for n, v in decision.inputs))
+    assert computed(explained(other), 0.95) == "4P4D", "it reads them"
+    for command in ("pointsman explain NAME --inputs", "kubectl get pplan NAME -o yaml"):
+        assert f"# {command} | python3 by_hand.py ATTAINMENT\n" in PAGE
+        assert f"`{command}`" in PAGE
+    _, *arguments = shlex.split("pointsman explain NAME --inputs")
+    assert parse(arguments[1:]).inputs
     assert missing([f"It prints `{decision.layout}`"]) == []
 
 
@@ -223,7 +276,7 @@ def test_the_program_of_the_page_agrees_with_the_planner_on_other_loads() -> Non
         expected.append(f"{prefill}P{max(1, math.ceil(decode - ROUNDING))}D")
     program = (
         "import io, json, sys\n"
-        f"program = compile({block('python')!r}, 'by_hand.py', 'exec')\n"
+        f"program = compile({PROGRAM!r}, 'by_hand.py', 'exec')\n"
         "for numbers, attainment in json.load(sys.stdin):\n"
         "    sys.argv = ['by_hand.py', str(attainment)]\n"
         "    sys.stdin = io.StringIO(''.join(f'name: {n}, value: {v}\\n' for n, v in numbers.items()))\n"

@@ -1,6 +1,7 @@
 """What would change a decision, and how the planner tells one."""
 
 import itertools
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -27,6 +28,7 @@ from pointsman.planner.core.types import (
 )
 from pointsman.planner.core.what_if import TurningPoints, turning_points
 from pointsman.planner.core.workload.seasonality import SeasonalForecast
+from pointsman.planner.explain.command import parse
 from pointsman.planner.explain.explanation import Told, explanation
 from pointsman.planner.memory import Last, last_to_json
 from pointsman.serving.flow_control import FlowBounds
@@ -355,3 +357,34 @@ def test_a_load_that_was_looked_at_once_is_not_called_unreadable() -> None:
     text = told(seen, replace(decision, reason=Reason.NOT_ENOUGH_DATA, message="one evaluation"), None)
     assert "the load is unknown until the second evaluation, because a rate needs two" in text
     assert "could not be read" not in text
+
+
+def test_the_inputs_are_shown_with_units_where_they_are_requested(
+    calm: tuple[State, Observation, Decision, TurningPoints],
+) -> None:
+    _, seen, decision, points = calm
+    title = "Inputs, by the names in spec.inputs of a plan"
+    assert title not in told(seen, decision, points)
+    lines = told(seen, decision, points, shows_inputs=True).splitlines()
+    first = lines.index(title) + 1
+    shown = lines[first : lines.index("", first)]
+    assert [(name, float(value)) for name, value, *_ in map(str.split, shown)] == list(decision.inputs)
+    units = {name: unit for name, _, *unit in map(str.split, shown)}
+    assert units["expectedRatePerSecond"] == ["requests/s"]
+    assert units["prefillMilliseconds"] == ["ms"]
+    assert units["thresholdTokens"] == ["tokens"]
+    assert units["decodeNeeded"] == units["workersKept"] == ["workers"]
+    assert units["remoteShare"] == units["arrivalDispersion"] == []
+    ends = {re.match(r"  \w+ +[-.\d]+", line).end() for line in shown}  # type: ignore[union-attr]  # each line matches
+    assert len(ends) == 1, "the values are aligned"
+
+
+def test_a_decision_without_inputs_says_so_where_they_are_requested() -> None:
+    _, seen, decision = settled(None)
+    assert not decision.inputs
+    assert "\n  none: the latest decision is based on no numbers\n" in told(seen, decision, None, shows_inputs=True)
+
+
+def test_the_command_takes_the_option_for_inputs() -> None:
+    assert parse(["chat", "--inputs"]).inputs
+    assert not parse(["chat"]).inputs

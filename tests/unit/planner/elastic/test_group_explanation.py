@@ -58,6 +58,14 @@ def test_what_was_seen_expected_considered_and_chosen_is_told() -> None:
     assert f"→ {last.decision.instances} instances  scale-out" in text
     assert f"change to {last.decision.instances} instances (InstancesShort)" in text
     assert "Problems" not in text
+    assert "Inputs" not in text
+    inputs = told(last, shows_inputs=True).split("Inputs, by the names in spec.inputs of a plan\n")[1]
+    numbers = {
+        name: (float(value), *unit) for name, value, *unit in map(str.split, inputs.split("\n\n")[0].split("\n"))
+    }
+    assert numbers["highRatePerSecond"] == (12.0, "requests/s")
+    assert numbers["instancesNeeded"] == (float(last.decision.instances), "instances")
+    assert len(numbers["expectedTokens"]) == 1, "a share of answers"
     assert "not saved an evaluation for 600 s" in told(last, after_s=600.0)
 
 

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -38,6 +39,7 @@ _EPILOG: Final = """\
 examples:
   pointsman explain chat
   pointsman explain chat --namespace serving
+  pointsman explain chat --inputs
 """
 
 
@@ -45,21 +47,23 @@ def main(argv: list[str]) -> int:
     """Tell the planner's last decision for a service, and what would change it."""
     options = parse(argv)
     try:
-        print(asyncio.run(_explained(options.service, options.namespace, options.kubeconfig)), end="")
+        print(asyncio.run(_explained(options)), end="")
     except (PlannerError, KubeError) as error:
         print(f"pointsman explain: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-async def _explained(name: str, namespace: str | None, kubeconfig: Path | None) -> str:
-    async with await Kube.connect(kubeconfig, field_manager="pointsman-explain") as kube:
-        namespace = namespace or kube.namespace
+async def _explained(options: argparse.Namespace) -> str:
+    name, shows_inputs = options.service, options.inputs
+    async with await Kube.connect(options.kubeconfig, field_manager="pointsman-explain") as kube:
+        namespace = options.namespace or kube.namespace
         if await kube.find(resources.LLM_SERVICES, name, namespace) is None:
             found = await kube.find(resources.ELASTIC_GROUPS, name, namespace)
             if found is not None:
-                return group_explanation(await group_told(kube, _read(ElasticGroup, found)))
-        return explanation(await told(kube, name, namespace))
+                of_group = await group_told(kube, _read(ElasticGroup, found))
+                return group_explanation(replace(of_group, shows_inputs=shows_inputs))
+        return explanation(replace(await told(kube, name, namespace), shows_inputs=shows_inputs))
 
 
 async def group_told(kube: Kube, group: ElasticGroup) -> GroupTold:
@@ -162,6 +166,11 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("service", metavar="SERVICE", help="the LLMService or ElasticGroup")
     parser.add_argument(
         "-n", "--namespace", metavar="NAME", help="its namespace (default: the context's, as for kubectl)"
+    )
+    parser.add_argument(
+        "--inputs",
+        action="store_true",
+        help="add the numbers that the decision is based on, as in spec.inputs of a plan",
     )
     parser.add_argument(
         "--kubeconfig", type=Path, metavar="FILE", help="(default: KUBECONFIG, ~/.kube/config, the pod's)"

@@ -42,6 +42,7 @@ class Told:
     unknown: str = ""
     season: SeasonalForecast | None = None  # None: it says nothing yet, or is switched off
     publications: Sequence[Publication] = ()  # of routing numbers, the newest last
+    shows_inputs: bool = False  # of the decision
     denied_for_s: float = 900.0  # approvals.expireAfterSeconds: a plan that was denied is not made again sooner
 
 
@@ -62,6 +63,8 @@ def explanation(told: Told) -> str:
             section(text.LOADS_TITLE, _turning(told)),
             section(text.ACCURACY_TITLE, _score(told)),
         ]
+        if told.shows_inputs:
+            sections.append(section(text.INPUTS_TITLE, input_lines(told.decision.inputs)))
     if told.publications:
         sections.append(section(text.PUBLICATIONS_TITLE, _published(told)))
     sections.append(section("Latest plans", plans_so_far(told.plans, told.now)))
@@ -279,6 +282,14 @@ def _score(told: Told) -> list[str]:
     if if_executed is not None and gpus is not None and told.policy.mode is Mode.SHADOW:
         lines.append(text.if_executed(if_executed, gpus))
     return lines
+
+
+def input_lines(numbers: Sequence[tuple[str, float]]) -> list[str]:
+    """A line for each number that a decision is based on, in columns."""
+    if not numbers:
+        return [text.NO_INPUTS]
+    of_names, of_values = max(len(name) for name, _ in numbers), max(len(f"{value:.10g}") for _, value in numbers)
+    return [text.input_number(name, value, of_names, of_values) for name, value in numbers]
 
 
 def _goal(point: TurningPoint) -> tuple[str, Reason]:

@@ -11,6 +11,7 @@ from pointsman.planner.core.messages import explanations as text
 from pointsman.planner.core.types import Policy
 from pointsman.planner.explain.explanation import (
     considered,
+    input_lines,
     operator_is_silent,
     planner_is_silent,
     plans_so_far,
@@ -33,6 +34,7 @@ class GroupTold:
     plans: Sequence[Plan]
     health: Condition | None
     unknown: str = ""
+    shows_inputs: bool = False  # of the decision
 
 
 def group_explanation(told: GroupTold) -> str:
@@ -53,6 +55,8 @@ def group_explanation(told: GroupTold) -> str:
             section(text.ALTERNATIVES_TITLE, considered(decision.alternatives)),
             section("Decision", _chosen(decision, told.policy)),
         ]
+        if told.shows_inputs:
+            sections.append(section(text.INPUTS_TITLE, input_lines(decision.inputs)))
     return "\n\n".join([heading, *sections, section("Latest plans", plans_so_far(told.plans, told.now))]) + "\n"
 
 

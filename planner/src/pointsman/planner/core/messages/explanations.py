@@ -38,6 +38,7 @@ def heading(namespace: str, name: str, policy: str, mode: Mode, evaluated_s: flo
 ALTERNATIVES_TITLE: Final = "Alternatives, with the share of requests expected within both objectives"
 LOADS_TITLE: Final = "Loads at which the decision changes"
 ACCURACY_TITLE: Final = "Accuracy of past estimates"
+INPUTS_TITLE: Final = "Inputs, by the names in spec.inputs of a plan"
 PUBLICATIONS_TITLE: Final = "Latest published routing numbers"
 
 
@@ -288,6 +289,42 @@ def accuracy(predicted_share: float, observed_share: float, error: float) -> str
 def if_executed(share: float, gpus: float) -> str:
     """In mode Shadow."""
     return f"with the recorded plans executed, estimated {share:.0%} on {quantity(gpus, 'GPU')}"
+
+
+# --- inputs ---
+
+
+NO_INPUTS: Final = "none: the latest decision is based on no numbers"
+_UNITS: Final = (  # by endings of names, the first that fits
+    ("imagespersecond", "images/s"),
+    ("persecond", "requests/s"),
+    ("milliseconds", "ms"),
+    ("secondsperrequest", "s"),
+    ("seconds", "s"),
+    ("prompttokens", "tokens"),
+    ("outputtokens", "tokens"),
+    ("thresholdtokens", "tokens"),
+    ("instancesneeded", "instances"),
+    ("workers", "workers"),
+    ("needednow", "workers"),
+    ("needed", "workers"),
+    ("kept", "workers"),
+    ("gpusifexecuted", "GPUs"),
+    ("decodebatch", "sequences"),
+    ("backlog", "requests"),
+    ("requests", "requests"),
+    ("queuedepth", "requests"),
+)
+
+
+def input_number(name: str, value: float, name_width: int = 0, value_width: int = 0) -> str:
+    """Name, value, and unit if it has one."""
+    return f"{name:{name_width}}  {value:>{value_width}.10g}  {_unit(name)}".rstrip()
+
+
+def _unit(name: str) -> str:
+    """Empty: a share or another number without a unit."""
+    return next((unit for ending, unit in _UNITS if name.lower().endswith(ending)), "")
 
 
 # --- plans ---
