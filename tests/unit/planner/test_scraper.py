@@ -4,6 +4,7 @@ P-D8: once pages were parsed whole, in the event loop, and those of 256 workers 
 """
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -11,6 +12,8 @@ import pytest
 from aiohttp import web
 
 from pointsman.planner import scraper as module
+from pointsman.planner.core.metrics.scrape_pair import Page
+from pointsman.planner.exposition import PageParser
 from pointsman.planner.scraper import Scraper
 
 PAGE = "vllm:num_requests_running 3.0\nvllm:iteration_tokens_total_sum 9.0\n"
@@ -65,6 +68,25 @@ async def test_only_the_samples_of_an_observation_are_kept() -> None:
     assert reading is not None
     assert reading.page == {"vllm:num_requests_running": {(): 3.0}}
     assert not reading.is_old
+
+
+async def test_pages_are_parsed_outside_the_thread_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand pages take a second to parse, in which nothing else of the planner would run."""
+    threads: list[int] = []
+    parse = PageParser.parse
+
+    def recorded(self: PageParser, text: str) -> Page:
+        threads.append(threading.get_ident())
+        return parse(self, text)
+
+    monkeypatch.setattr(PageParser, "parse", recorded)
+    async with serving() as server, Scraper(5.0) as scraper:
+        urls = {name: f"{server.url}/{name}" for name in ("a", "b")}
+        for _ in range(2):
+            await scraper.scrape(urls)
+        assert not any(map(scraper.failed, urls))
+    assert len(threads) == 4
+    assert threading.get_ident() not in threads
 
 
 async def test_after_a_failure_the_pages_before_it_are_old_and_age() -> None:

@@ -1,6 +1,7 @@
 """The planner's process: wiring only. Order: health server → mirrors → Lease (waits while another leads) → planning."""
 
 import asyncio
+import gc
 
 from pointsman.kube.client import Kube
 from pointsman.kube.errors import KubeError
@@ -75,7 +76,13 @@ async def run(settings: PlannerSettings) -> int:
 
 
 def main() -> None:
-    """Entry of ``python -m pointsman.planner``."""
+    """Entry of ``python -m pointsman.planner``.
+
+    The garbage collector skips the objects of modules from here on. Each of its full collections took 50 ms for them,
+    with all threads stopped, several times while a thousand pods were read.
+    """
+    gc.collect()
+    gc.freeze()
     run_process(PlannerSettings, run, KubeError)
 
 

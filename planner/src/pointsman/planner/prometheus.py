@@ -195,10 +195,14 @@ class PrometheusReadings:
         log.debug("prometheus not read", extra={"why": str(error)})
 
     async def _read(self, namespace: str, pods: Mapping[str, str]) -> None:
-        """Some pods. Raises PrometheusFailed."""
+        """Some pods. Raises PrometheusFailed.
+
+        Answers are parsed in a thread, so those of a thousand pods do not stop the event loop.
+        """
         at_s = self._clock.now().timestamp()
         try:
-            times_s = scrape_times(await self.server.samples(times_query(namespace, pods.values()), at_s))
+            times = await self.server.samples(times_query(namespace, pods.values()), at_s)
+            times_s = await asyncio.to_thread(scrape_times, times)
             follows = {key: self._seen[key].followed(times_s.get(pod, {})) for key, pod in pods.items()}
             news = {
                 key: target
@@ -208,7 +212,8 @@ class PrometheusReadings:
             found = {}
             if news:
                 names = {target[0] for target in news.values()}
-                found = pages_of(await self.server.samples(pages_query(namespace, names), at_s))
+                pages = await self.server.samples(pages_query(namespace, names), at_s)
+                found = await asyncio.to_thread(pages_of, pages)
         except (ValueError, KeyError, TypeError, IndexError):
             raise PrometheusFailed(f"{self.server.shown_url} did not answer as a Prometheus does") from None
         for key, follow in follows.items():

@@ -71,6 +71,16 @@ def test_a_counter_goes_on_when_a_label_that_the_scrape_adds_changes() -> None:
     assert scrape_pair.added(reading.before, reading.page, "hits_total", model="m") == 5
 
 
+def test_pods_share_the_labels_of_their_series() -> None:
+    """Of a thousand pods they would take most of the memory."""
+    target = ("b", "pods", "b:8000")
+    page: Page = {"hits_total": {(("engine", "0"), ("model", "m")): 5.0}}
+    pages = pages_of([*vector(100.0, page, TARGET, role="decode"), *vector(100.0, page, target, role="prefill")])
+    ((one,), (other,)) = (pages[each][1]["hits_total"] for each in (TARGET, target))
+    assert one == (("engine", "0"), ("model", "m"))
+    assert one is other
+
+
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf"])
 def test_what_is_no_number_is_absent_not_zero(value: str) -> None:
     known = after(PodPages(), 100.0, {"depth": {(): 2.0}})
