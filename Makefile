@@ -119,7 +119,7 @@ bench-streaming: sync ## running streams without and with a prefill token budget
 bench-planner: sync ## our planner beside others in our simulator, an hour and a quarter of a core (ARGS="--jobs 2", ARGS="--only '*on 6 GPUs'": six fixed GPUs alone); writes bench/results/planner.json
 	@$(RUN) python -m bench.planner.simulator_bench $(ARGS)
 
-bench-scraping: sync ## one planner reads the metrics of a thousand workers, a minute; writes bench/results/scraping.json
+bench-scraping: sync ## one planner reads the metrics of a thousand workers, directly and from Prometheus, a minute; writes bench/results/scraping.json
 	@$(RUN) python -m bench.planner.scraping $(ARGS)
 
 bench-predicted: sync ## the simulator's prediction beside the real engine; writes bench/results/predicted.json
