@@ -64,7 +64,8 @@ class Load(BaseModel):
     ``median_prompt_tokens``: prompts are of log-normal length. ``remembered_tokens``: the planner remembers prompts and
     outputs of this length from before a pause. ``target``: share within objectives, of requests after
     ``judged_from_s``. ``most_lost``: share that may be less than that of the load ``beside``, or of the causal
-    reference; ``least_of_share`` and ``most_of_gpu_hours``: relative to ``beside``, which rows name ``beside_as``.
+    reference; ``least_of_share`` and ``most_of_gpu_hours``: relative to ``beside``, which rows name ``beside_as``;
+    ``most_of_static``: GPU-hours, relative to those of the cheapest fixed layout that keeps enough.
     ``drawn``: engine, lengths, rate, layout and objectives are drawn from the seed (``random_loads``).
     """
 
@@ -101,6 +102,7 @@ class Load(BaseModel):
     most_lost: float | None = None
     least_of_share: float | None = None
     most_of_gpu_hours: float | None = None
+    most_of_static: float | None = None
 
     def service(self, seed: int) -> Service:
         """The load, the service as it is, and the policy: the defaults but for objectives, budget and actions."""

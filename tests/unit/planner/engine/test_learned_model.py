@@ -50,7 +50,7 @@ def taught(found: list[EngineSample]) -> LearnedModel:
     learner = Learner()
     for sample in found:
         learner = learner.observe((sample,))
-    model = learner.fitted()
+    model = learner.fit()
     assert isinstance(model, LearnedModel)
     return model
 
@@ -184,11 +184,11 @@ def test_times_that_are_millions_apart_make_a_model() -> None:
         EngineSample(Role.DECODE, ms, tokens, 1)
         for ms, tokens in ((0.031, 50), (9e6, 2000), (0.031, 50), (0.031, 2000))
     ]
-    assert Learner().observe([EngineSample(Role.PREFILL, 20.0, 1000.0), *found]).fitted() is not None
+    assert Learner().observe([EngineSample(Role.PREFILL, 20.0, 1000.0), *found]).fit() is not None
 
 
 def test_one_role_alone_makes_no_model() -> None:
-    assert Learner().observe([EngineSample(Role.PREFILL, 30.0, 400)]).fitted() is None
+    assert Learner().observe([EngineSample(Role.PREFILL, 30.0, 400)]).fit() is None
 
 
 anything = st.builds(
@@ -207,7 +207,7 @@ def test_no_samples_make_an_engine_that_is_faster_with_more_work_or_an_unbounded
     learner = Learner().observe(found)
     assert len(learner.prefills.kept) <= MOST_BUCKETS
     assert len(learner.steps.kept) <= MOST_BUCKETS
-    model = learner.fitted()
+    model = learner.fit()
     if model is not None:
         assert 0 <= model.prefill_ms(100, 0) <= model.prefill_ms(2000, 0) <= model.prefill_ms(20_000, 0) + 1e-9
         times = [model.decode_step_ms(8, kv) for kv in (0, 1e3, 1e5, 1e7)]
@@ -318,7 +318,7 @@ def test_a_table_is_corrected_by_the_measurements_that_are_kept_whichever_table_
 def test_without_a_table_what_was_learned_is_all_there_is() -> None:
     assert model_of(State(), None) is None
     learner = Learner().observe(samples(random.Random(7), 20))
-    taught_state = State(learner=learner, fitted=learner.fitted())
+    taught_state = State(learner=learner, engine_model=learner.fit())
     assert isinstance(model_of(taught_state, None), LearnedModel)
     corrected = model_of(taught_state, TABLE)
     assert isinstance(corrected, CorrectedModel)

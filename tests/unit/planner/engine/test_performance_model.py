@@ -51,20 +51,20 @@ def test_an_engine_that_is_slower_in_proportion_or_by_a_fixed_part_is_learned(fa
     low, high = 1 / SHIPPED.model_ratio_bound, SHIPPED.model_ratio_bound
     seen = [(ms, fixed_ms + factor * ms, 20.0) for ms in table if low < (fixed_ms + factor * ms) / ms < high]
     assume(len(seen) > 30)
-    found = Correction.fitted(seen)
+    found = Correction.fit(seen)
     for table_ms, observed_ms, _ in seen:
         assert found.ms(table_ms) == pytest.approx(observed_ms, rel=0.06)
 
 
 def test_nothing_seen_leaves_the_table_as_it_is() -> None:
-    assert Correction.fitted([]).ms(12.5) == 12.5
+    assert Correction.fit([]).ms(12.5) == 12.5
 
 
 @pytest.mark.parametrize("kappa", [0.4, 0.7, 1.3, 2.0, 2.7, 3.5])
 def test_five_samples_of_one_load_say_nearly_all_of_how_much_slower_an_engine_is(kappa: float) -> None:
     """P-D4: engines more than twice as slow as their table were taken for twice as slow, for ever."""
-    assert Correction.fitted([(100.0, 100 * kappa, 5.0)]).ms(100) / 100 == pytest.approx(kappa, rel=0.26)
-    assert Correction.fitted([(100.0, 100 * kappa, 40.0)]).ms(100) / 100 == pytest.approx(kappa, rel=0.04)
+    assert Correction.fit([(100.0, 100 * kappa, 5.0)]).ms(100) / 100 == pytest.approx(kappa, rel=0.26)
+    assert Correction.fit([(100.0, 100 * kappa, 40.0)]).ms(100) / 100 == pytest.approx(kappa, rel=0.04)
 
 
 @given(
@@ -76,7 +76,7 @@ def test_whatever_was_measured_more_work_never_takes_less_time(
     seen: list[tuple[float, float, float]], some_ms: float, more_ms: float
 ) -> None:
     """A batch that grows is not found to be quicker, or sizes that are searched by it go to and fro."""
-    found = Correction.fitted(seen)
+    found = Correction.fit(seen)
     low, high = 1 / SHIPPED.model_ratio_bound, SHIPPED.model_ratio_bound
     assert found.ms(some_ms + more_ms) >= found.ms(some_ms) * (1 - 1e-12)
     assert low * some_ms <= found.ms(some_ms) <= high * some_ms
@@ -86,7 +86,7 @@ def test_a_larger_batch_than_any_that_was_seen_is_not_expected_to_be_quicker() -
     """A service that fills up: its small batches are quicker than the model says, its large ones are not."""
     base = LinearModel(4.7, 0.0176, 8.8e-7, 33.0, 0.48, 1e-9)
     seen = [(base.decode_step_ms(batch, batch * 1000.0), 23 + 0.75 * batch, 6.0) for batch in range(1, 45)]
-    model = CorrectedModel(base, Correction(), Correction.fitted(seen))
+    model = CorrectedModel(base, Correction(), Correction.fit(seen))
     for batch in range(45, 100):
         assert model.decode_step_ms(batch, batch * 1000) == pytest.approx(23 + 0.75 * batch, rel=0.05)
 
@@ -98,5 +98,5 @@ def test_a_corrected_model_corrects_each_role_on_its_own() -> None:
 
 
 def test_a_table_with_times_of_0_is_corrected_by_its_other_times() -> None:
-    assert Correction.fitted([(0.0, 8.0, 50.0)]) == Correction()
-    assert Correction.fitted([(0.0, 8.0, 50.0), (10.0, 20.0, 50.0)]).ms(10.0) == pytest.approx(20.0, rel=0.02)
+    assert Correction.fit([(0.0, 8.0, 50.0)]) == Correction()
+    assert Correction.fit([(0.0, 8.0, 50.0), (10.0, 20.0, 50.0)]).ms(10.0) == pytest.approx(20.0, rel=0.02)

@@ -32,7 +32,7 @@ class State:
     forecaster: RateForecaster = field(default_factory=RateForecaster)
     season: Season = field(default_factory=Season)
     learner: Learner = field(default_factory=Learner)
-    fitted: LearnedModel | None = None  # of an engine without a table
+    engine_model: LearnedModel | None = None  # of an engine without a table
     looks: int = 0
     lengths: Lengths = field(default_factory=Lengths)
     requests: float = 0.0
@@ -68,18 +68,18 @@ def learn(
     samples = list(observation.samples)
     if samples and lengths.prompt_tokens is not None:
         # Before anything was learned, this look itself says how long its prompts took between its steps.
-        known = model_of(state, base, policy.tuning) or state.learner.observe(samples).fitted()
+        known = model_of(state, base, policy.tuning) or state.learner.observe(samples).fit()
         if known is not None:
             new_tokens = max(1.0, lengths.prompt_tokens * (1 - lengths.cached_share))
             samples = of_even_prompts(undisturbed(samples, known, new_tokens), known)
-    learner, fitted = state.learner.observe(samples), state.fitted
+    learner, engine_model = state.learner.observe(samples), state.engine_model
     # A new fit at each look would change what is needed with the noise of each.
     if base is None and (state.looks < 12 or state.looks % 12 == 0):
-        fitted = learner.fitted() or fitted
+        engine_model = learner.fit() or engine_model
     return replace(
         state, leads=leads, lengths=lengths, transfers=state.transfers.observe(load.pulling_s, load.pulled_tokens),
         forecaster=forecaster, season=season if policy.seasonal else Season(), learner=learner,
-        fitted=fitted, looks=state.looks + 1,
+        engine_model=engine_model, looks=state.looks + 1,
         requests=min(state.requests + (load.measured or load.arrivals_per_s * window_s), 1e9),
         shape=state.shape.observe(samples, lengths), encode=state.encode.observe(observation, policy),
     )  # fmt: skip
@@ -115,7 +115,7 @@ def seen_switching(state: State, observation: Observation, policy: Policy) -> St
 def model_of(state: State, base: PerformanceModel | None, tuning: Tuning = SHIPPED) -> PerformanceModel | None:
     """The table, corrected by what was measured; without one what was fitted, None until both roles were measured."""
     if base is None:
-        return state.fitted
+        return state.engine_model
     lengths = state.lengths
     cached_tokens = lengths.prefixes.held_by_prefill if lengths.prefixes.matter else 0.0
     return state.learner.corrected(base, cached_tokens, state.shape.context_tokens(lengths), tuning)

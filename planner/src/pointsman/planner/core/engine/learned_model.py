@@ -114,7 +114,7 @@ class Learner:
             self.steps.take(steps, lambda s: 1000 * (_octave(s.batch) // 3) + _octave(s.tokens or 1.0) // 2),
         )
 
-    def fitted(self) -> LearnedModel | None:
+    def fit(self) -> LearnedModel | None:
         """The model of what was measured; None until both roles were."""
         prefill, step = _fit_prefill(self.prefills.means()), _fit_step(self.steps.means())
         return None if prefill is None or step is None else LearnedModel(prefill, step)
@@ -134,7 +134,7 @@ class Learner:
         )
         of_steps = [(by_table_ms, b.milliseconds, b.weight) for b, by_table_ms in steps]
         bound = tuning.model_ratio_bound
-        return CorrectedModel(table, Correction.fitted(prefills, bound), Correction.fitted(of_steps, bound), bound)
+        return CorrectedModel(table, Correction.fit(prefills, bound), Correction.fit(of_steps, bound), bound)
 
 
 def undisturbed(samples: Sequence[EngineSample], model: PerformanceModel, prompt_tokens: float) -> list[EngineSample]:

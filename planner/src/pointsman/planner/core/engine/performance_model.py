@@ -114,9 +114,7 @@ class Correction:
         return min(max(self.fixed_ms + self.factor * table_ms, table_ms / bound), bound * table_ms)
 
     @classmethod
-    def fitted(
-        cls, seen: Iterable[tuple[float, float, float]], bound: float = SHIPPED.model_ratio_bound
-    ) -> "Correction":
+    def fit(cls, seen: Iterable[tuple[float, float, float]], bound: float = SHIPPED.model_ratio_bound) -> "Correction":
         """The line with the least relative errors over (milliseconds by the table, observed, samples)."""
         # A time of 0 in a user's table is no time to compare with. One beyond the bound, as of a pod that was paused,
         # counts as if it were at the bound.
