@@ -123,7 +123,7 @@ def cells(kept: Kept) -> list[Cell]:
     found = []
     for name, start_s in product(LOADS, SETUP["starts_s"]):
         runs = [kept.get(f"{name}/{start_s}/{seed}", {}) for seed in LOADS[name]["seeds"]]
-        if all(each.get("ours") for each in runs):
+        if all(each.get("ours") and each.get("strict") for each in runs):
             found.append(Cell(name, start_s, runs))
     return found
 
@@ -131,7 +131,7 @@ def cells(kept: Kept) -> list[Cell]:
 def random_cells(kept: Kept) -> list[Cell]:
     """The random loads that were measured whole, one a cell, by seed."""
     runs = sorted((each for each in kept.values() if each["workload"] == RANDOM), key=lambda each: int(each["seed"]))
-    return [Cell(each["shape"], each["start_s"], [each]) for each in runs if each.get("ours")]
+    return [Cell(each["shape"], each["start_s"], [each]) for each in runs if each.get("ours") and each.get("strict")]
 
 
 # --- rows ---

@@ -30,6 +30,7 @@ class Api:
     config_maps: dict[str, dict[str, Any]] = field(default_factory=dict)
     saves: int = 0
     refuses: bool = False
+    refuses_saves: bool = False  # as beyond a quota
     routing_refusal: KubeError | None = None
     undeclared: frozenset[str] = frozenset()  # fields of routing that the CRD does not have
 
@@ -56,7 +57,7 @@ class Api:
         return self._shown(self.published[-1])
 
     async def apply(self, _: Resource, body: dict[str, Any], **__: Any) -> dict[str, Any]:
-        if self.refuses:
+        if self.refuses or (self.refuses_saves and body["kind"] == "ConfigMap"):
             raise Unreachable("the network")
         if self.routing_refusal is not None and "routing" in body.get("status", {}):
             raise self.routing_refusal

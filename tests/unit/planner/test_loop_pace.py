@@ -19,7 +19,7 @@ from pointsman.planner.plan_writer import PlanWriter
 from pointsman.planner.routing_publisher import RoutingPublisher
 from pointsman.planner.scraper import Scraper
 from pointsman.planner.service_record import ServiceRecord
-from pointsman.planner.source import Source, Unread
+from pointsman.planner.source import Source, Unread, accepting, lost_s
 from pointsman.process.clock import SYSTEM_CLOCK
 from unit.planner.plans import policy
 from unit.planner.scenes import LONG, observed
@@ -69,16 +69,29 @@ def test_the_memory_is_saved_soon_where_an_explanation_would_tell_something_else
 
 def unread(source: Source, readings: dict[str, Reading | None], at_s: float, stale_after_s: float) -> Unread:
     """Of pages that are all new."""
-    return source.unread(readings, at_s, stale_after_s, ages_s=dict.fromkeys(readings, 0.0))
+    return source.unread(readings, at_s, stale_after_s, lost_s={})
 
 
-def test_a_gateway_whose_pages_are_stale_is_late_unless_those_of_all_are() -> None:
+def test_a_gateway_that_cannot_be_read_for_long_is_late_unless_none_can() -> None:
     read, source = Reading({}, None, 0.0), asked_for_no_page()
     both: dict[str, Reading | None] = {"a": read, "b": read}
-    assert source.unread(both, 0.0, 15.0, ages_s={"a": 0.0, "b": 15.0}) == Unread()
-    assert source.unread(both, 2.5, 15.0, ages_s={"a": 0.0, "b": 17.5}) == Unread(late=("b",))
-    assert source.unread(both, 20.0, 15.0, ages_s={"a": 17.5, "b": 35.0}) == Unread()
-    assert source.unread({**both, "m": read}, 20.0, 15.0, "m", ages_s={"a": 17.5, "b": 35.0, "m": 0.0}) == Unread()
+    assert source.unread(both, 0.0, 15.0, lost_s={"b": 15.0}) == Unread()
+    assert source.unread(both, 2.5, 15.0, lost_s={"b": 17.5}) == Unread(late=("b",))
+    assert source.unread(both, 20.0, 15.0, lost_s={"a": 17.5, "b": 35.0}) == Unread()
+    assert source.unread({**both, "m": read}, 20.0, 15.0, "m", lost_s={"a": 17.5, "b": 35.0}) == Unread()
+
+
+def test_a_gateway_that_is_not_ready_is_read_only_while_it_answers() -> None:
+    """What it had is sent to the others now: its old pages would be counted beside theirs."""
+
+    def target(is_ready: bool) -> Any:
+        return SimpleNamespace(is_ready=is_ready)
+
+    gateways = {"serves": target(True), "crashed": target(False), "drains": target(False), "old": target(False)}
+    ages_s = {"serves": 100.0, "crashed": 2.5, "drains": 2.5, "old": 20.5}
+    source: Any = SimpleNamespace(failed=lambda name: name in ("serves", "crashed"), age_s=ages_s.__getitem__)
+    assert {*accepting(gateways, source, 20.0)} == {"serves", "drains"}
+    assert lost_s(source, gateways) == {"serves": 100.0, "crashed": 2.5}
 
 
 def test_a_gateway_is_new_for_no_longer_than_metrics_may_be_old() -> None:

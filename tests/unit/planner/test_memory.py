@@ -112,6 +112,11 @@ def test_what_an_older_planner_remembered_is_taken_over_without_what_it_did_not_
     assert restored == replace(known, encode=EncodeMemory(), lengths=replace(known.lengths, prefixes=Prefixes()))
 
 
+def test_an_engine_that_was_learned_keeps_its_model_over_the_change_of_its_name() -> None:
+    known = State(engine_model=LearnedModel(prefill=(4.0, 0.02, 0.0), decode=(3.0, 0.5, 0.0, 0.0)))
+    assert from_json(to_json(known).replace("engine_model", "fitted")) == from_json(to_json(known)) == known
+
+
 def test_a_state_that_cannot_be_read_is_begun_anew() -> None:
     assert from_json("{}") is not None
     assert from_json('{"version": 99}') is None

@@ -39,7 +39,7 @@ from pointsman.planner.scraper import Scraper
 from pointsman.planner.season_history import with_history
 from pointsman.planner.service_health import Findings, ServiceHealth
 from pointsman.planner.service_record import ServiceRecord
-from pointsman.planner.source import Unread, accepting, reading_within
+from pointsman.planner.source import Unread, accepting, lost_s, reading_within
 from pointsman.planner.steady_time import SteadyTime
 from pointsman.process.clock import Clock
 from pointsman.serving.flow_control import UNBOUNDED, FlowBounds
@@ -124,7 +124,7 @@ class Evaluator:
 
         # 2. Observe.
         at_s, readings = self._time.now_s(), pods.readings()
-        unread = record.source.unread(readings, at_s, settings.stale_after_s, ages_s=pods.ages_s())
+        unread = record.source.unread(readings, at_s, settings.stale_after_s, lost_s=lost_s(pods.source, pods.gateways))
         plans = record.plans.known()
         in_force = _InForce(plans, plan_ledger.asked_of_a_person(plans), record.routing.in_force(service))
         observed = await self._observe(subject, pods, in_force, at_s, readings, unread)
@@ -145,7 +145,12 @@ class Evaluator:
             published, unpublished = await self._publish_if_due(subject, in_force.routing, observed, decision)
 
         # 5. Write a plan, or save what is remembered.
-        written = await self._write(subject, plan)
+        try:
+            written = await self._write(subject, plan)
+        except KubeError:
+            if plan is not None and record.plans.must_save:  # it could not be saved
+                await self._publish_if_due(subject, in_force.routing, observed, decision)
+            raise
         if unpublished is not None:
             raise unpublished
 
@@ -206,6 +211,8 @@ class Evaluator:
             encoders=_seen_encoders(subject, pods),
             encode_replicas=_encode_replicas(subject.service, pods.encoders),
         )
+        # Each gets its share of what all may have under way; one that is not ready gets no new requests.
+        observed = replace(observed, gateways=max(1, sum(each.is_ready for each in pods.gateways.values())))
         if record.last is not None and record.last.decision.reason is not Reason.STALE_METRICS:
             return counted_once(observed, record.last.observation)
         return observed

@@ -35,7 +35,7 @@ from pointsman.planner.policies import policy_of_group
 from pointsman.planner.prometheus import PrometheusReadings
 from pointsman.planner.prometheus_secrets import PrometheusSecrets
 from pointsman.planner.scraper import Scraper
-from pointsman.planner.source import Source, Unread, accepting
+from pointsman.planner.source import Source, Unread, accepting, lost_s
 from pointsman.planner.steady_time import SteadyTime
 from pointsman.process.clock import SYSTEM_CLOCK, Clock
 
@@ -185,8 +185,8 @@ class GroupPlanner:
             return settings.interval_s
         at_s = self._time.now_s()
         readings = {name: source.reading(name) for name in targets}
-        ages_s = {name: source.age_s(name) for name in targets}
-        unread = record.source.unread(readings, at_s, settings.stale_after_s, of_manager, ages_s=ages_s)
+        ages_s = lost_s(source, named)
+        unread = record.source.unread(readings, at_s, settings.stale_after_s, of_manager, lost_s=ages_s)
         pods = {name: target.pod.metadata.name for name, target in named.items()}
         observed = self._observed(key, group, settings, source, record, at_s, unread, pods)
         bounds = Bounds(group.spec.instances.min_replicas, group.spec.instances.max_replicas)

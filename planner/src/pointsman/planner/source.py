@@ -1,6 +1,6 @@
 """Reading pods: their own /metrics, or the Prometheus that the policy names."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -144,17 +144,17 @@ class Source:
         stale_after_s: float,
         manager: str | None = None,
         *,
-        ages_s: Mapping[str, float],
+        lost_s: Mapping[str, float],
     ) -> Unread:
-        """Which gateways were not read twice, or not lately. ``readings`` of all that accept requests, with the ages of
-        their newest pages, and of the ``manager`` of a group, which says nothing of the load: until it is read, it is a
-        first look."""
+        """Which gateways were not read twice, or not lately. ``readings`` of all that accept requests, and of the
+        ``manager`` of a group, which says nothing of the load: until it is read, it is a first look. ``lost_s``: of
+        those whose newest scrape failed, the ages of the pages before."""
         gone = len(self._since_s.keys() - readings.keys() - {manager})
         self._since_s = {name: self._since_s.get(name, at_s) for name in readings}
         missing = [name for name, reading in readings.items() if reading is None]
         late = tuple(name for name in missing if at_s - self._since_s[name] > stale_after_s)
         read = {*readings} - {*missing, manager}
-        old = {name for name in read if ages_s[name] > stale_after_s}
+        old = {name for name in read if lost_s.get(name, 0.0) > stale_after_s}
         late += tuple(old) if old != read else ()
         waiting = tuple(name for name in missing if name not in late)
         unread, new = {*missing} - {manager}, {*waiting} - {manager}
@@ -166,8 +166,17 @@ class Source:
 def accepting(
     gateways: Mapping[str, Target], source: Scraper | PrometheusReadings, stale_after_s: float
 ) -> dict[str, Target]:
-    """Without those that are not ready and could not be read for so long: nobody sends them requests any more."""
-    return {name: each for name, each in gateways.items() if each.is_ready or source.age_s(name) <= stale_after_s}
+    """Without those that are not ready and cannot be read: what they had is sent to the others now."""
+
+    def answers(name: str) -> bool:
+        return not source.failed(name) and source.age_s(name) <= stale_after_s
+
+    return {name: each for name, each in gateways.items() if each.is_ready or answers(name)}
+
+
+def lost_s(source: Scraper | PrometheusReadings, names: Iterable[str]) -> dict[str, float]:
+    """The ages of the newest pages of those whose newest scrape failed."""
+    return {name: source.age_s(name) for name in names if source.failed(name)}
 
 
 def reading_within(source: Scraper | PrometheusReadings, name: str, stale_after_s: float) -> Reading | None:

@@ -176,7 +176,7 @@ def test_a_groups_only_gateway_that_is_replaced_is_a_first_look() -> None:
     page = Reading({}, {}, 2.5)
 
     def unread(at_s: float, **readings: Reading | None) -> Unread:
-        return source.unread(readings, at_s, 20.0, "m", ages_s=dict.fromkeys(readings, 0.0))
+        return source.unread(readings, at_s, 20.0, "m", lost_s={})
 
     assert unread(0.0, m=page, g0=page) == Unread()
     assert unread(2.5, m=page, g1=None) == Unread(first=("g1",), gone=1)
