@@ -39,10 +39,7 @@ def due(
     return is_due(decision, seen, replace(Policy(mode=Mode.ACTIVE), **policy), published_s, last, 1000.0)
 
 
-HIGHER = replace(IN_FORCE, max_local_prefill_tokens=640)
-
-
-@pytest.mark.parametrize("numbers", [LOOSER, TIGHTER, HIGHER, replace(IN_FORCE, max_prefill_queue_size=64)])
+@pytest.mark.parametrize("numbers", [LOOSER, TIGHTER, replace(IN_FORCE, max_prefill_queue_size=64)])
 def test_numbers_wait_for_the_interval_only_while_clients_get_what_they_should(numbers: RoutingNumbers) -> None:
     assert not due(numbers)
     assert not due(numbers, service=None), "unknown is no overload"
@@ -51,8 +48,9 @@ def test_numbers_wait_for_the_interval_only_while_clients_get_what_they_should(n
         assert due(numbers, service=overloaded)
 
 
-def test_a_lower_threshold_and_the_first_numbers_of_all_wait_for_nothing() -> None:
-    assert due(replace(IN_FORCE, max_local_prefill_tokens=384))
+@pytest.mark.parametrize("tokens", [384, 640])
+def test_the_threshold_and_the_first_numbers_of_all_wait_for_nothing(tokens: int) -> None:
+    assert due(replace(IN_FORCE, max_local_prefill_tokens=tokens))
     assert due(LOOSER, after_s=None)
 
 

@@ -2,8 +2,9 @@
 
 Each publication wakes every gateway of the service, and flow bounds move a little with every look. So numbers that
 moved by more than the dead band (``flow_dead_band``) are published with the next interval, and at once while the
-service is overloaded. A threshold that falls is published at once: local prefills make streams late, or will. So is
-everything after an edit of the objectives: gateways count against those at once, and bounds and slack follow from them.
+service is overloaded. The threshold is the fastest thing that helps, and has a hold-off of its own: it is published at
+once. So is everything after an edit of the objectives: gateways count against those at once, and bounds and slack
+follow from them.
 """
 
 from dataclasses import dataclass
@@ -53,8 +54,8 @@ def is_due(
     published_s = max((time_s for time_s in (stamped_s, own_s) if time_s is not None), default=None)
     if published_s is None or not 0 <= now_s - published_s < policy.tuning.publish_interval_s:
         return True  # … or the wall clock was set back
-    falls = decision.routing.max_local_prefill_tokens < observation.routing.max_local_prefill_tokens
-    return falls or is_overloaded(observation, policy)
+    moves = decision.routing.max_local_prefill_tokens != observation.routing.max_local_prefill_tokens
+    return moves or is_overloaded(observation, policy)
 
 
 def changes(before: RoutingNumbers, after: RoutingNumbers) -> list[str]:
