@@ -1,4 +1,4 @@
-"""When routing numbers are published: with the interval, and at once under overload."""
+"""When routing numbers are published: with the interval, and at once where a bound falls under overload."""
 
 from dataclasses import replace
 from typing import Any
@@ -9,7 +9,7 @@ from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.routing.publication import Publication, changes, is_due
 from pointsman.planner.core.tuning import SHIPPED
 from pointsman.planner.core.types import Decision, Objectives, Policy, Reason, RoutingNumbers, Service
-from pointsman.serving.flow_control import FlowBounds
+from pointsman.serving.flow_control import UNBOUNDED, FlowBounds
 from unit.planner.scenes import observed
 
 IN_FORCE = RoutingNumbers(512, 32, FlowBounds(1000, 12, 800))
@@ -39,18 +39,25 @@ def due(
     return is_due(decision, seen, replace(Policy(mode=Mode.ACTIVE), **policy), published_s, last, 1000.0)
 
 
-@pytest.mark.parametrize("numbers", [LOOSER, TIGHTER, replace(IN_FORCE, max_prefill_queue_size=64)])
-def test_numbers_wait_for_the_interval_only_while_clients_get_what_they_should(numbers: RoutingNumbers) -> None:
-    assert not due(numbers)
-    assert not due(numbers, service=None), "unknown is no overload"
-    assert due(numbers, after_s=SHIPPED.publish_interval_s)
+@pytest.mark.parametrize("service", [CALM, LATE, QUEUED, None])
+@pytest.mark.parametrize("numbers", [LOOSER, replace(IN_FORCE, max_prefill_queue_size=64)])
+def test_a_bound_that_rises_waits_for_the_interval(numbers: RoutingNumbers, service: Service | None) -> None:
+    assert not due(numbers, service=service)
+    assert due(numbers, service=service, after_s=SHIPPED.publish_interval_s)
+
+
+def test_a_bound_that_falls_waits_only_while_clients_get_what_they_should() -> None:
+    assert not due(TIGHTER)
+    assert not due(TIGHTER, service=None), "unknown is no overload"
+    assert due(TIGHTER, after_s=SHIPPED.publish_interval_s)
     for overloaded in (LATE, QUEUED):
-        assert due(numbers, service=overloaded)
+        assert due(TIGHTER, service=overloaded)
+        first = replace(IN_FORCE, flow=UNBOUNDED)
+        assert due(IN_FORCE, before=first, service=overloaded), "a bound where none was"
 
 
-@pytest.mark.parametrize("tokens", [384, 640])
-def test_the_threshold_and_the_first_numbers_of_all_wait_for_nothing(tokens: int) -> None:
-    assert due(replace(IN_FORCE, max_local_prefill_tokens=tokens))
+def test_the_threshold_and_the_first_numbers_of_all_wait_for_nothing() -> None:
+    assert due(replace(IN_FORCE, max_local_prefill_tokens=384))
     assert due(LOOSER, after_s=None)
 
 

@@ -154,8 +154,8 @@ class Tuning(BaseModel):
     """A flow bound or prefill queue limit that moves by at most this share keeps its value. Higher: bounds follow late.
     Lower: every evaluation wakes all gateways."""
     publish_interval_s: Positive = 10.0
-    """Flow bounds are published at most this often, unless requests are late or queued. Longer: bounds follow late.
-    Shorter: gateways are woken more often."""
+    """Flow bounds are published at most this often. Longer: bounds follow late. Shorter: gateways are woken more
+    often."""
 
     # --- plans ---
     plan_retry_s: Positive = 30.0

@@ -1,10 +1,9 @@
 """When routing numbers are published in ``LLMService.status.routing``, and what a publication changes.
 
-Each publication wakes every gateway of the service, and flow bounds move a little with every look. So numbers that
-moved by more than the dead band (``flow_dead_band``) are published with the next interval, and at once while the
-service is overloaded. The threshold is the fastest thing that helps, and has a hold-off of its own: it is published at
-once. So is everything after an edit of the objectives: gateways count against those at once, and bounds and slack
-follow from them.
+Each publication wakes every gateway of the service, and flow bounds move a little with every look. So a bound that
+moved by more than the dead band (``flow_dead_band``) is published with the next interval, and at once only where
+it falls while the service is overloaded. The threshold has a hold-off of its own and is published at once. So is
+everything after an edit of the objectives: gateways count against those at once, and bounds and slack follow from them.
 """
 
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.messages import routing
 from pointsman.planner.core.routing.flow_bounds import is_overloaded
 from pointsman.planner.core.types import Decision, Objectives, Observation, Policy, Reason, RoutingNumbers
+from pointsman.serving.flow_control import FlowBounds
 
 KEPT_PUBLICATIONS: Final = 20
 
@@ -50,12 +50,16 @@ def is_due(
         return False
     if last is not None and last.objectives is not None and last.objectives != policy.objectives:
         return True
+    before, after = observation.routing, decision.routing
     own_s = None if last is None else last.at_s
     published_s = max((time_s for time_s in (stamped_s, own_s) if time_s is not None), default=None)
-    if published_s is None or not 0 <= now_s - published_s < policy.tuning.publish_interval_s:
+    if (
+        after.max_local_prefill_tokens != before.max_local_prefill_tokens
+        or published_s is None
+        or not 0 <= now_s - published_s < policy.tuning.publish_interval_s
+    ):
         return True  # … or the wall clock was set back
-    moves = decision.routing.max_local_prefill_tokens != observation.routing.max_local_prefill_tokens
-    return moves or is_overloaded(observation, policy)
+    return _falls(before.flow, after.flow) and is_overloaded(observation, policy)
 
 
 def changes(before: RoutingNumbers, after: RoutingNumbers) -> list[str]:
@@ -74,3 +78,12 @@ def named(numbers: RoutingNumbers) -> dict[str, int | None]:
         "decodingPerDecodeWorker": numbers.flow.decoding_per_decode_worker,
         "slackMilliseconds": numbers.flow.slack_ms,
     }
+
+
+def _falls(before: FlowBounds, after: FlowBounds) -> bool:
+    """Whether gateways would queue requests that they admit now."""
+    pairs = (
+        (before.pending_tokens_per_prefill_worker, after.pending_tokens_per_prefill_worker),
+        (before.decoding_per_decode_worker, after.decoding_per_decode_worker),
+    )
+    return any(new is not None and (old is None or new < old) for old, new in pairs)
