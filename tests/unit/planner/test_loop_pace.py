@@ -19,7 +19,7 @@ from pointsman.planner.plan_writer import PlanWriter
 from pointsman.planner.routing_publisher import RoutingPublisher
 from pointsman.planner.scraper import Scraper
 from pointsman.planner.service_record import ServiceRecord
-from pointsman.planner.source import Source, Unread, accepting, lost_s
+from pointsman.planner.source import Source, Unread, ages_of_failed_s, exclude_ended_gateways
 from pointsman.process.clock import SYSTEM_CLOCK
 from unit.planner.plans import policy
 from unit.planner.scenes import LONG, observed
@@ -90,8 +90,8 @@ def test_a_gateway_that_is_not_ready_is_read_only_while_it_answers() -> None:
     gateways = {"serves": target(True), "crashed": target(False), "drains": target(False), "old": target(False)}
     ages_s = {"serves": 100.0, "crashed": 2.5, "drains": 2.5, "old": 20.5}
     source: Any = SimpleNamespace(failed=lambda name: name in ("serves", "crashed"), age_s=ages_s.__getitem__)
-    assert {*accepting(gateways, source, 20.0)} == {"serves", "drains"}
-    assert lost_s(source, gateways) == {"serves": 100.0, "crashed": 2.5}
+    assert {*exclude_ended_gateways(gateways, source, 20.0)} == {"serves", "drains"}
+    assert ages_of_failed_s(source, gateways) == {"serves": 100.0, "crashed": 2.5}
 
 
 def test_a_gateway_is_new_for_no_longer_than_metrics_may_be_old() -> None:

@@ -100,10 +100,10 @@ class Cluster:
         """The pods of a service that have an address and run."""
         return [target for target in self._addressed(key, component) if not target.pod.terminating]
 
-    def gateways(self, key: ServiceKey, seen: Collection[str] = ()) -> list[Target]:
+    def gateways(self, key: ServiceKey, known: Collection[str] = ()) -> list[Target]:
         """Gateway pods that accept requests: ready ones, and those that are ready no more, as clients and other nodes
-        learn that later. One that starts has no requests yet: it is not among those ``seen`` before, by target key."""
-        return [target for target in self._addressed(key, COMPONENT_GATEWAY) if target.is_ready or target.key in seen]
+        learn that later. One that starts has no requests yet: it is not among the ``known`` ones, by target key."""
+        return [target for target in self._addressed(key, COMPONENT_GATEWAY) if target.is_ready or target.key in known]
 
     def _addressed(self, key: ServiceKey, component: str) -> Iterator[Target]:
         port = ENGINE_PORT if component == COMPONENT_WORKER else GATEWAY_PORT

@@ -39,7 +39,7 @@ from pointsman.planner.scraper import Scraper
 from pointsman.planner.season_history import with_history
 from pointsman.planner.service_health import Findings, ServiceHealth
 from pointsman.planner.service_record import ServiceRecord
-from pointsman.planner.source import Unread, accepting, lost_s, reading_within
+from pointsman.planner.source import Unread, ages_of_failed_s, exclude_ended_gateways, reading_within
 from pointsman.planner.steady_time import SteadyTime
 from pointsman.process.clock import Clock
 from pointsman.serving.flow_control import UNBOUNDED, FlowBounds
@@ -117,14 +117,16 @@ class Evaluator:
         # 1. Read the pods.
         pods = await self._read_pods(subject)
         settings = replace(settings, stale_after_s=record.source.stale_after_s(policy.spec.metrics, pods.gateways))
-        pods = replace(pods, gateways=accepting(pods.gateways, pods.source, settings.stale_after_s))
+        pods = replace(pods, gateways=exclude_ended_gateways(pods.gateways, pods.source, settings.stale_after_s))
         subject = replace(subject, settings=settings)
         if record.source.is_repeated(pods.source, list(pods.gateways), settings.stale_after_s):
             return settings.interval_s
 
         # 2. Observe.
         at_s, readings = self._time.now_s(), pods.readings()
-        unread = record.source.unread(readings, at_s, settings.stale_after_s, lost_s=lost_s(pods.source, pods.gateways))
+        unread = record.source.unread(
+            readings, at_s, settings.stale_after_s, lost_s=ages_of_failed_s(pods.source, pods.gateways)
+        )
         plans = record.plans.known()
         in_force = _InForce(plans, plan_ledger.asked_of_a_person(plans), record.routing.in_force(service))
         observed = await self._observe(subject, pods, in_force, at_s, readings, unread)
@@ -173,7 +175,7 @@ class Evaluator:
         key, spec, prefix = subject.key, subject.service.spec, target_prefix(subject.key)
         workers = self._cluster.workers(key, spec.worker.gpus, self._clock.now().timestamp())
         encoders = self._cluster.encode_workers(key, spec.gpus_of(Role.ENCODE), self._clock.now().timestamp())
-        gateways = self._cluster.gateways(key, subject.record.source.seen())
+        gateways = self._cluster.gateways(key, subject.record.source.known_targets())
         of_workers = [target for target, _ in (*workers, *encoders) if target is not None]
         targets = {f"{prefix}{target.key}": target for target in (*of_workers, *gateways)}
         source = await subject.record.source.read(key[0], subject.policy, targets)

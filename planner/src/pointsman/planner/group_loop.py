@@ -35,7 +35,7 @@ from pointsman.planner.policies import policy_of_group
 from pointsman.planner.prometheus import PrometheusReadings
 from pointsman.planner.prometheus_secrets import PrometheusSecrets
 from pointsman.planner.scraper import Scraper
-from pointsman.planner.source import Source, Unread, accepting, lost_s
+from pointsman.planner.source import Source, Unread, ages_of_failed_s, exclude_ended_gateways
 from pointsman.planner.steady_time import SteadyTime
 from pointsman.process.clock import SYSTEM_CLOCK, Clock
 
@@ -173,19 +173,19 @@ class GroupPlanner:
 
     async def _look(self, key: ServiceKey, group: ElasticGroup, policy: PlannerPolicy, record: _GroupRecord) -> float:
         settings = with_pods_start(policy_of_group(policy.spec, group.spec), self._cluster.group_start_s(key))
-        gateways, manager = self._cluster.gateways(key, record.source.seen()), self._cluster.manager(key)
+        gateways, manager = self._cluster.gateways(key, record.source.known_targets()), self._cluster.manager(key)
         targets = {_prefix(key) + t.key: t for t in (*gateways, *([manager] if manager else []))}
         source = await record.source.read(key[0], policy, targets)
         settings = replace(settings, stale_after_s=record.source.stale_after_s(policy.spec.metrics, targets))
         of_manager = _prefix(key) + manager.key if manager is not None else None
         named = {name: target for name, target in targets.items() if name != of_manager}
-        named = accepting(named, source, settings.stale_after_s)
+        named = exclude_ended_gateways(named, source, settings.stale_after_s)
         targets = {name: target for name, target in targets.items() if name in named or name == of_manager}
         if record.source.is_repeated(source, list(targets), settings.stale_after_s):
             return settings.interval_s
         at_s = self._time.now_s()
         readings = {name: source.reading(name) for name in targets}
-        ages_s = lost_s(source, named)
+        ages_s = ages_of_failed_s(source, named)
         unread = record.source.unread(readings, at_s, settings.stale_after_s, of_manager, lost_s=ages_s)
         pods = {name: target.pod.metadata.name for name, target in named.items()}
         observed = self._observed(key, group, settings, source, record, at_s, unread, pods)

@@ -77,7 +77,7 @@ def from_json(text: str, service: str | None = None) -> State | None:
 
     ``service`` (namespace/name) is for the log.
     """
-    text = text.replace('"fitted":', '"engine_model":', 1)  # its name until 29 November 2026
+    text = text.replace('"fitted":', '"engine_model":', 1)  # the field's former name
     try:
         state = _STATE.validate_json(text)
     except ValidationError as error:

@@ -133,7 +133,7 @@ class Source:
         self._pages_s = pages_s
         return False
 
-    def seen(self) -> set[str]:
+    def known_targets(self) -> set[str]:
         """The targets of the last look, by their keys."""
         return {name.removeprefix(self._prefix) for name in self._since_s}
 
@@ -163,7 +163,7 @@ class Source:
         return Unread(first, tuple(name for name in waiting if name not in first), late, gone)
 
 
-def accepting(
+def exclude_ended_gateways(
     gateways: Mapping[str, Target], source: Scraper | PrometheusReadings, stale_after_s: float
 ) -> dict[str, Target]:
     """Without those that are not ready and cannot be read: what they had is sent to the others now."""
@@ -174,7 +174,7 @@ def accepting(
     return {name: each for name, each in gateways.items() if each.is_ready or answers(name)}
 
 
-def lost_s(source: Scraper | PrometheusReadings, names: Iterable[str]) -> dict[str, float]:
+def ages_of_failed_s(source: Scraper | PrometheusReadings, names: Iterable[str]) -> dict[str, float]:
     """The ages of the newest pages of those whose newest scrape failed."""
     return {name: source.age_s(name) for name in names if source.failed(name)}
 
