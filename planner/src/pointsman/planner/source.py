@@ -22,7 +22,7 @@ PROMETHEUS_DEFAULT_S: Final = 60.0  # its scrape_interval, where nothing else is
 class Unread:
     """Gateways of which there are no two pages yet: those that were there from the ``first`` look on, for as long as
     metrics may be old; ``new`` ones, which came later, for as long; those that should have been read by now, and those
-    whose pages are too old while others are not (``late``); and how many are ``gone`` since the last look: nobody knows
+    that could not be read lately while others could (``late``); and how many are ``gone`` since the last look: nobody knows
     what they accepted since."""
 
     first: tuple[str, ...] = ()
@@ -155,7 +155,7 @@ class Source:
         late = tuple(name for name in missing if at_s - self._since_s[name] > stale_after_s)
         read = {*readings} - {*missing, manager}
         old = {name for name in read if lost_s.get(name, 0.0) > stale_after_s}
-        late += tuple(old) if old != read else ()
+        late += tuple(name for name in readings if name in old and old != read)  # in one order: a condition names them
         waiting = tuple(name for name in missing if name not in late)
         unread, new = {*missing} - {manager}, {*waiting} - {manager}
         self._was_whole = len(unread) < len({*readings} - {manager}) and (self._was_whole or not new)
