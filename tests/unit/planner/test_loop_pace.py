@@ -78,9 +78,9 @@ def test_a_gateway_that_cannot_be_read_for_long_is_late_unless_none_can() -> Non
     assert source.unread(both, 0.0, 15.0, lost_s={"b": 15.0}) == Unread()
     assert source.unread(both, 2.5, 15.0, lost_s={"b": 17.5}) == Unread(late=("b",))
     assert source.unread(both, 20.0, 15.0, lost_s={"a": 17.5, "b": 35.0}) == Unread()
+    assert source.unread({**both, "m": read}, 20.0, 15.0, "m", lost_s={"a": 17.5, "b": 35.0}) == Unread()
     four: dict[str, Reading | None] = dict.fromkeys(("d", "c", "b", "a"), read)
     assert source.unread(four, 20.0, 15.0, lost_s={"b": 16.0, "c": 16.0, "d": 16.0}).late == ("d", "c", "b")
-    assert source.unread({**both, "m": read}, 20.0, 15.0, "m", lost_s={"a": 17.5, "b": 35.0}) == Unread()
 
 
 def test_a_gateway_that_is_not_ready_is_read_only_while_it_answers() -> None:

@@ -22,8 +22,8 @@ PROMETHEUS_DEFAULT_S: Final = 60.0  # its scrape_interval, where nothing else is
 class Unread:
     """Gateways of which there are no two pages yet: those that were there from the ``first`` look on, for as long as
     metrics may be old; ``new`` ones, which came later, for as long; those that should have been read by now, and those
-    that could not be read lately while others could (``late``); and how many are ``gone`` since the last look: nobody knows
-    what they accepted since."""
+    that could not be read lately while others could (``late``); and how many are ``gone`` since the last look: nobody
+    knows what they accepted since."""
 
     first: tuple[str, ...] = ()
     new: tuple[str, ...] = ()
