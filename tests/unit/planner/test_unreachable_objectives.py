@@ -7,8 +7,10 @@ import pytest
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.sizing.operating_point import OperatingPoint, operating_point
 from pointsman.planner.core.state import State
-from pointsman.planner.core.types import Decision, Load, Objectives, Service
+from pointsman.planner.core.types import Decision, Load, Objectives, Policy, Service
 from pointsman.planner.core.unreachable_objectives import out_of_reach, same_share
+from pointsman.planner.core.workload.length_variability import Shape
+from pointsman.planner.core.workload.request_lengths import Lengths
 from unit.planner.scenes import LLAMA_8B_H100, LONG, POLICY, SHORT, observed, run
 
 GENEROUS = Objectives(ttft_ms=2000, tpot_ms=40)
@@ -137,12 +139,10 @@ def test_the_message_is_written_again_when_the_share_is_another() -> None:
 
 
 def at(load: Load, objectives: Objectives) -> OperatingPoint:
-    prompt_tokens = load.prompt_tokens or 0.0
-    return operating_point(
-        LLAMA_8B_H100, replace(observed(0, load), kv_capacity_tokens=400_000.0), objectives,
-        lengths=load.prompt_length_shares, threshold_tokens=0, prompt_tokens=prompt_tokens, cached_share=0.0,
-        output_tokens=30, context_tokens=prompt_tokens, prefill_scv=1.0, context_scv=1.0,
-    )  # fmt: skip
+    seen = replace(observed(0, load), kv_capacity_tokens=400_000.0)
+    lengths = Lengths(shares=load.prompt_length_shares, prompt_tokens=load.prompt_tokens, output_tokens=30)
+    shape = Shape(prefill_scv=1.0, context_scv=1.0)
+    return operating_point(LLAMA_8B_H100, seen, Policy(objectives=objectives), lengths, shape)
 
 
 def test_a_context_that_is_too_long_for_the_token_objective_is_counted_too() -> None:

@@ -23,7 +23,7 @@ from pointsman.planner.core.types import (
     Worker,
     WorkerCondition,
 )
-from pointsman.planner.core.workload.prefix_cache_hits import NOTHING_CACHED
+from pointsman.planner.core.workload.prefix_cache_hits import Prefixes
 from pointsman.planner.exposition import parse
 from pointsman.serving.local_remote import PrefillReason
 from pointsman.serving.objectives import Objectives as GatewayObjectives
@@ -552,7 +552,7 @@ def test_prompts_that_no_prefill_worker_can_take_are_none_that_a_prefill_pool_is
     assert only.only_local == (("media", 1.0),)
     assert (only.length_shares, only.tokens) == (((0.0, 1.0),), 0)
     assert found(remote=3, media=0).only_local == ()
-    learnt = NOTHING_CACHED.observe(Load(1.0, uncached=only), only.length_shares)
+    learnt = Prefixes().observe(Load(1.0, uncached=only), only.length_shares)
     assert learnt.matter, "else every prompt is taken to be sent"
     assert learnt.missing_share == 0
 
@@ -587,7 +587,7 @@ def computed_of_thousand(workers: list[Seen]) -> float:
     """What prefill workers compute of a prompt of which the decode worker lacks a thousand tokens."""
     load = seen([Reading({}, Gateway().page(), 5.0)], workers).load
     assert load is not None
-    return NOTHING_CACHED.observe(load, ()).computed_by_prefill(1000.0)
+    return Prefixes().observe(load, ()).computed_by_prefill(1000.0)
 
 
 @pytest.mark.parametrize("decode_says", [(True, True), (True, False), (False, True), (False, False)])

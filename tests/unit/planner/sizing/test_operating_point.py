@@ -11,12 +11,16 @@ from hypothesis import strategies as st
 
 from pointsman.planner.core.engine.learned_model import pass_ms
 from pointsman.planner.core.sizing.operating_point import OperatingPoint, Prompts, operating_point
+from pointsman.planner.core.types import Policy
+from pointsman.planner.core.workload.length_variability import Shape
+from pointsman.planner.core.workload.request_lengths import Lengths
 from pointsman.planner.performance_tables import performance_table
 from pointsman.planner.profile.linear_model import LinearModel
 from unit.planner.operating_points import OBJECTIVES, point
 from unit.planner.scenes import LLAMA_8B_H100, observed
 from unit.planner.sizing.simulated_queue import simulated_waits
 
+POLICY = Policy(objectives=OBJECTIVES)
 lengths = st.tuples(st.floats(1, 50_000), st.floats(1, 2000))
 
 
@@ -111,21 +115,15 @@ def test_a_full_pass_costs_a_prompt_less_than_a_pass_of_its_own() -> None:
 
 def test_cached_tokens_take_room_in_a_pass_as_workers_admit_by_the_whole_prompt() -> None:
     """Of 4000 tokens 3700 are cached: two such prompts share a pass of 8192 tokens, not the 27 of 300 tokens each."""
-    cached = operating_point(
-        LLAMA_8B_H100, observed(0, None), OBJECTIVES, lengths=((4000, 1.0),), threshold_tokens=0,
-        prompt_tokens=4000, cached_share=3700 / 4000, output_tokens=250,
-        context_tokens=4125, prefill_scv=0.1, context_scv=0.1,
-    )  # fmt: skip
+    seen = Lengths(shares=((4000, 1.0),), prompt_tokens=4000, cached_share=3700 / 4000, output_tokens=250)
+    cached = operating_point(LLAMA_8B_H100, observed(0, None), POLICY, seen, Shape())
     assert cached.prefill_s * 1000 == pytest.approx(pass_ms(LLAMA_8B_H100, 2, 300, 3700) / 2)
 
 
 def test_uneven_prompts_cost_more_than_their_mean_since_attention_grows_with_the_square() -> None:
     def mixed(*lengths: tuple[float, float]) -> OperatingPoint:
-        return operating_point(
-            LLAMA_8B_H100, observed(0, None), OBJECTIVES, lengths=lengths, threshold_tokens=0,
-            prompt_tokens=16_000, cached_share=0.0, output_tokens=300,
-            context_tokens=16_000, prefill_scv=0.1, context_scv=0.1,
-        )  # fmt: skip
+        seen = Lengths(shares=lengths, prompt_tokens=16_000, output_tokens=300)
+        return operating_point(LLAMA_8B_H100, observed(0, None), POLICY, seen, Shape())
 
     even, uneven = mixed((16_000, 1.0)), mixed((1_000, 0.75), (61_000, 0.25))
     assert uneven.prefill_s > 1.5 * even.prefill_s
@@ -145,11 +143,9 @@ def test_of_a_bucket_of_lengths_those_below_the_threshold_stay() -> None:
 
 def test_a_threshold_at_the_bound_of_a_bucket_keeps_all_of_it_whatever_their_mean_is() -> None:
     """Prompts of 256 to 512 tokens, 400 in the mean: the middle of their bucket is 362."""
-    at = operating_point(
-        LLAMA_8B_H100, observed(0, None), OBJECTIVES, lengths=((math.sqrt(256 * 512), 1.0),), threshold_tokens=512,
-        prompt_tokens=400, cached_share=0.0, output_tokens=20,
-        context_tokens=410, prefill_scv=0.1, context_scv=0.1,
-    )  # fmt: skip
+    routing = replace(observed(0, None).routing, max_local_prefill_tokens=512)
+    seen = Lengths(shares=((math.sqrt(256 * 512), 1.0),), prompt_tokens=400, output_tokens=20)
+    at = operating_point(LLAMA_8B_H100, replace(observed(0, None), routing=routing), POLICY, seen, Shape())
     assert at.remote_share == 0.0
     assert at.local_s == pytest.approx(LLAMA_8B_H100.prefill_ms(400, 0) / 1000)
     assert at.at_threshold(256).remote_share == 1.0

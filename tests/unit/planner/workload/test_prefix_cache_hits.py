@@ -8,7 +8,8 @@ from pointsman.api.protocol.names import Role
 from pointsman.planner.core.sizing.operating_point import OperatingPoint, operating_point
 from pointsman.planner.core.state import State, learn, model_of
 from pointsman.planner.core.types import EngineSample, Load, Objectives, Policy, Uncached
-from pointsman.planner.core.workload.prefix_cache_hits import NOTHING_CACHED, Prefixes
+from pointsman.planner.core.workload.length_variability import Shape
+from pointsman.planner.core.workload.prefix_cache_hits import Prefixes
 from pointsman.planner.core.workload.request_lengths import Lengths
 from unit.planner.scenes import LLAMA_8B_H100, observed
 
@@ -31,12 +32,9 @@ def after(load: Load, windows: int = 1) -> Lengths:
 
 
 def point(lengths: Lengths, threshold: int = 512) -> OperatingPoint:
-    return operating_point(
-        LLAMA_8B_H100, observed(0, None), Objectives(ttft_ms=1500, tpot_ms=40), lengths=lengths.shares,
-        threshold_tokens=threshold, prompt_tokens=lengths.prompt_tokens or 1.0,
-        cached_share=lengths.cached_share, output_tokens=100.0, context_tokens=6050.0, prefill_scv=0.1, context_scv=0.1,
-        prefixes=lengths.prefixes,
-    )  # fmt: skip
+    routing = replace(observed(0, None).routing, max_local_prefill_tokens=threshold)
+    policy = Policy(objectives=Objectives(ttft_ms=1500, tpot_ms=40))
+    return operating_point(LLAMA_8B_H100, replace(observed(0, None), routing=routing), policy, lengths, Shape())
 
 
 @pytest.mark.parametrize(("threshold", "sent"), [(0, 1.0), (128, 1.0), (256, 0.6), (512, 0.2), (8192, 0.0)])
@@ -106,7 +104,7 @@ def test_where_decode_workers_hold_nothing_all_is_as_without_the_measurement() -
 
 
 def test_prefill_workers_that_have_a_beginning_which_decode_workers_lack_compute_less() -> None:
-    seen = NOTHING_CACHED.observe(replace(LOAD, uncached=replace(TURNS, computed_tokens=20 * 1500.0)), ())
+    seen = Prefixes().observe(replace(LOAD, uncached=replace(TURNS, computed_tokens=20 * 1500.0)), ())
     assert seen.computed_by_prefill(3000.0) == pytest.approx(1500.0)
 
 
@@ -118,7 +116,7 @@ def test_prefill_workers_that_have_a_beginning_which_decode_workers_lack_compute
     ],
 )
 def test_until_prefill_workers_say_what_they_have_it_is_taken_to_be_what_decode_workers_have(unknown: Load) -> None:
-    assert NOTHING_CACHED.observe(unknown, ()).computed_by_prefill(3000.0) == 3000.0
+    assert Prefixes().observe(unknown, ()).computed_by_prefill(3000.0) == 3000.0
 
 
 def test_while_no_engine_says_what_it_pulled_a_prompt_does_not_look_dearer() -> None:

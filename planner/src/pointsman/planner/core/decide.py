@@ -145,24 +145,11 @@ def _awaits_plan(observation: Observation) -> bool:
 
 
 def _point(state: State, observation: Observation, policy: Policy, model: PerformanceModel) -> OperatingPoint:
-    lengths = state.lengths
-    prompt_tokens = lengths.prompt_tokens or 1.0
+    observed = state.score.observed
+    missed = 1.0 if observed is None else 1 - observed  # unknown: any may be late
+    per_token_s = state.transfers.s_per_token
     return operating_point(
-        model,
-        observation,
-        policy.objectives,
-        lengths=lengths.shares,
-        threshold_tokens=observation.routing.max_local_prefill_tokens,
-        prompt_tokens=max(1.0, prompt_tokens),
-        cached_share=lengths.cached_share,
-        output_tokens=max(1.0, lengths.output_tokens or 1.0),
-        context_tokens=state.shape.context_tokens(lengths),
-        prefill_scv=state.shape.prefill_scv,
-        context_scv=state.shape.context_scv,
-        transfer_s_per_token=state.transfers.s_per_token,
-        prefixes=lengths.prefixes,
-        missed_share=1.0 if state.score.observed is None else 1 - state.score.observed,  # unknown: any may be late
-        tuning=policy.tuning,
+        model, observation, policy, state.lengths, state.shape, transfer_s_per_token=per_token_s, missed_share=missed
     )
 
 

@@ -14,8 +14,10 @@ from pointsman.planner.core.engine.learned_model import pass_ms
 from pointsman.planner.core.engine.performance_model import PerformanceModel
 from pointsman.planner.core.sizing.queueing import delayed_wait_s, erlang_c, lost_share
 from pointsman.planner.core.tuning import SHIPPED, Tuning
-from pointsman.planner.core.types import Objectives, Observation
-from pointsman.planner.core.workload.prefix_cache_hits import NOTHING_CACHED, Prefixes
+from pointsman.planner.core.types import Observation, Policy
+from pointsman.planner.core.workload.length_variability import Shape
+from pointsman.planner.core.workload.prefix_cache_hits import Prefixes
+from pointsman.planner.core.workload.request_lengths import Lengths
 
 FREE_SHARES: Final = (*(0.05 * step for step in range(1, 20)), 0.975, 0.99, 0.998)
 MOST_SEQUENCES: Final = 4096.0
@@ -254,33 +256,29 @@ class OperatingPoint:
 def operating_point(
     model: PerformanceModel,
     observation: Observation,
-    objectives: Objectives,
+    policy: Policy,
+    lengths: Lengths,
+    shape: Shape,
     *,
-    lengths: Sequence[tuple[float, float]],
-    threshold_tokens: int,
-    prompt_tokens: float,
-    cached_share: float,
-    output_tokens: float,
-    context_tokens: float,
-    prefill_scv: float,
-    context_scv: float,
     transfer_s_per_token: float = 0.0,
-    prefixes: Prefixes = NOTHING_CACHED,
     missed_share: float = 1.0,
-    tuning: Tuning = SHIPPED,
 ) -> OperatingPoint:
-    """``lengths``: (prompt tokens, share of requests); for ``threshold_tokens`` see ``at_threshold``;
-    ``context_tokens``: what a decoding sequence holds on average; ``cached_share``: of every prompt, at every worker,
-    where ``prefixes`` know no better; ``missed_share``: of the requests, those that missed an objective lately, which
-    bounds those that always will, since the buckets of ``lengths`` are wide."""
-    batch, step_s = _decode_batch(model, observation, objectives.tpot_ms, context_tokens, tuning)
-    prompts = (
-        _of_conversations(model, observation.routing.prefill_token_budget, prefixes, prompt_tokens)
-        if prefixes.matter
-        else _all_alike(model, observation.routing.prefill_token_budget, lengths, prompt_tokens, cached_share)
-    )
+    """What requests of these ``lengths`` and this ``shape`` cost, at the threshold in force.
 
-    all_cached = 1 - prefixes.missing_share if prefixes.matter else cached_share
+    ``missed_share``: of the requests, those that missed an objective lately, which bounds those that always will, since
+    the buckets of lengths are wide.
+    """
+    objectives, tuning, prefixes = policy.objectives, policy.tuning, lengths.prefixes
+    prompt_tokens, output_tokens = max(1.0, lengths.prompt_tokens or 1.0), max(1.0, lengths.output_tokens or 1.0)
+    context_tokens = shape.context_tokens(lengths)
+    batch, step_s = _decode_batch(model, observation, objectives.tpot_ms, context_tokens, tuning)
+    budget = observation.routing.prefill_token_budget
+    if prefixes.matter:
+        prompts = _of_conversations(model, budget, prefixes, prompt_tokens)
+        all_cached = 1 - prefixes.missing_share
+    else:
+        prompts = _all_alike(model, budget, lengths.shares, prompt_tokens, lengths.cached_share)
+        all_cached = lengths.cached_share
 
     def misses_alone(prompt: Prompts) -> tuple[bool, bool]:
         step_ms = model.decode_step_ms(1, prompt.prompt_tokens + output_tokens / 2)
@@ -309,7 +307,7 @@ def operating_point(
         prefill_s=0.0,
         prefill_alone_s=0.0,
         reachable_s=0.0,
-        prefill_scv=prefill_scv,
+        prefill_scv=shape.prefill_scv,
         queued_tokens=0.0,
         transfer_s=0.0,
         transfer_s_per_token=transfer_s_per_token,
@@ -317,13 +315,13 @@ def operating_point(
         output_tokens=output_tokens,
         batch=batch,
         step_s=step_s,
-        context_scv=context_scv,
+        context_scv=shape.context_scv,
         drain_per_s=full / max(output_tokens * model.decode_step_ms(full, full * context_tokens) / 1000, 1e-9),
         prompts=prompts,
         beside_local=beside_local,
         unreachable=unreachable,
         tuning=tuning,
-    ).at_threshold(threshold_tokens)
+    ).at_threshold(observation.routing.max_local_prefill_tokens)
 
 
 def _all_alike(

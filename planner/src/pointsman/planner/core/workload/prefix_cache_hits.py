@@ -7,7 +7,6 @@ workers compute say what it costs them. One cached share for all would send ever
 """
 
 from dataclasses import dataclass
-from typing import Final
 
 from pointsman.planner.core.tuning import SHIPPED, Tuning
 from pointsman.planner.core.types import Load
@@ -66,6 +65,3 @@ class Prefixes:
         if self.computed > self.pulled:
             return missing + (self.computed - self.pulled) / self.prefilled
         return missing * self.computed / self.pulled
-
-
-NOTHING_CACHED: Final = Prefixes()
