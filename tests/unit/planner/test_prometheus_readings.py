@@ -87,9 +87,12 @@ async def test_answers_are_decoded_and_parsed_outside_the_thread_of_the_event_lo
 @pytest.mark.parametrize("part", ["times", "pages"])
 @pytest.mark.parametrize(
     "wrong",
-    [{}, {"metric": TARGET}, {"metric": TARGET, "value": []}, {"metric": TARGET, "value": [0.0, "x"]}, None],
-    ids=["no labels", "no value", "an empty value", "no number", "null"],
-)
+    [
+        {}, {"metric": "pods", "value": [0.0, "1"]}, {"metric": TARGET}, {"metric": TARGET, "value": []},
+        {"metric": TARGET, "value": [0.0, "x"]}, "pods", None,
+    ],
+    ids=["no labels", "labels that are text", "no value", "an empty value", "no number", "text", "null"],
+)  # fmt: skip
 async def test_an_answer_that_cannot_be_parsed_is_a_problem_and_no_exception(
     answers: Answers, readings: PrometheusReadings, part: str, wrong: object
 ) -> None:

@@ -21,6 +21,7 @@ from prometheus_api_client import PrometheusApiClientException, PrometheusConnec
 from pointsman.api.credentials import mask_credentials
 from pointsman.planner.core.metrics.observe import Reading
 from pointsman.planner.core.metrics.prometheus_vector import (
+    MALFORMED,
     PodPages,
     in_queries,
     pages_of,
@@ -214,7 +215,7 @@ class PrometheusReadings:
                 names = {target[0] for target in news.values()}
                 pages = await self.server.samples(pages_query(namespace, names), at_s)
                 found = await asyncio.to_thread(pages_of, pages)
-        except (ValueError, KeyError, TypeError, IndexError):
+        except MALFORMED:
             raise PrometheusFailed(f"{self.server.shown_url} did not answer as a Prometheus does") from None
         for key, follow in follows.items():
             seen = self._seen[key]
@@ -234,7 +235,7 @@ class PrometheusReadings:
         found = await self.server.history(query, (last - bins + 1) * bin_s, last * bin_s, bin_s)
         try:
             return rates_of(found, bin_s)
-        except (ValueError, KeyError, TypeError, IndexError):
+        except MALFORMED:
             raise PrometheusFailed(f"{self.server.shown_url} did not answer as a Prometheus does") from None
 
     def scrape_interval_s(self, keys: Collection[str]) -> float | None:

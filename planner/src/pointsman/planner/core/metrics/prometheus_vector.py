@@ -23,6 +23,7 @@ from pointsman.planner.core.metrics.scrape_pair import Labels, Page
 
 NAME: Final = "__name__"
 UP: Final = "up"
+MALFORMED: Final = (ValueError, KeyError, TypeError, IndexError, AttributeError)  # raised by what is no such answer
 OVERDUE: Final = 1.5  # times as long as the page before took
 _MARK: Final = "pointsman"
 
@@ -57,7 +58,7 @@ def rates_query(namespace: str, service: str, bin_s: float) -> str:
 
 
 def rates_of(matrix: Sequence[Mapping[str, Any]], bin_s: float) -> dict[int, float]:
-    """By the number of the bin that ends at the step. Raises ValueError, KeyError, TypeError, IndexError."""
+    """By the number of the bin that ends at the step. Raises one of ``MALFORMED``."""
     samples = ((float(at_s), float(value)) for series in matrix for at_s, value in series["values"])
     return {round(at_s / bin_s) - 1: value for at_s, value in samples if math.isfinite(value) and value >= 0}
 
@@ -99,7 +100,7 @@ def target_of(labels: Mapping[str, str]) -> Target:
 
 
 def scrape_times(vector: Vector) -> dict[str, dict[Target, float]]:
-    """By pod, the Unix time of the last scrape of each of its targets. Raises ValueError, KeyError, TypeError."""
+    """By pod, the Unix time of the last scrape of each of its targets. Raises one of ``MALFORMED``."""
     found: dict[str, dict[Target, float]] = {}
     for series in vector:
         target = target_of(series["metric"])
@@ -108,7 +109,7 @@ def scrape_times(vector: Vector) -> dict[str, dict[Target, float]]:
 
 
 def pages_of(vector: Vector) -> dict[Target, tuple[float, Page]]:
-    """By target, (Unix time of the scrape, page). Raises ValueError, KeyError, TypeError."""
+    """By target, (Unix time of the scrape, page). Raises one of ``MALFORMED``."""
     marks = {target_of(series["metric"]): series for series in vector if _MARK in series["metric"]}
     pages: dict[Target, dict[str, dict[Labels, float]]] = {target: {} for target in marks}
     known: dict[Labels, Labels] = {}  # pods have the same series: of a thousand, labels of their own take 57 MiB more
