@@ -104,7 +104,7 @@ class GatewayPage(Page):
             path.ttft.observe(ttft_s)
             path.tpot.observe(tpot_s)
             self.metrics.prompt_tokens.observe(prompt)
-            self.metrics.output_tokens.observe(output)
+            self.metrics.finished(prompt, output)
 
 
 class World:

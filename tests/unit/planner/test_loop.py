@@ -267,7 +267,7 @@ def busy_gateway(rate_per_s: float, prompt: int, output: int) -> Reading:
     for _ in range(round(rate_per_s * TICK_S)):
         metrics.accepted.inc()
         metrics.prompt_tokens.observe(prompt)
-        metrics.output_tokens.observe(output)
+        metrics.finished(prompt, output)
         metrics.ended(metrics.got_first_token(0.4, prompt), metrics.tpot_verdict(0.02))
     return Reading(before, parse(metrics.expose().decode()), TICK_S)
 

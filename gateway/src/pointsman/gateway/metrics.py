@@ -1,9 +1,12 @@
 """The gateway's Prometheus metrics, by the names and labels of the wire contract."""
 
+import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from enum import StrEnum
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.utils import floatToGoString
 
 from pointsman.api.protocol import metrics as names
 from pointsman.api.protocol.metrics import Objective, TpotVerdict, TtftVerdict
@@ -81,7 +84,15 @@ class GatewayMetrics:
         self.prompt_tokens = _histogram(names.GATEWAY_PROMPT_TOKENS, names.TOKEN_BOUNDS, self.registry).labels(service)
         refused = _histogram(names.GATEWAY_REFUSED_PROMPT_TOKENS, names.TOKEN_BOUNDS, self.registry)
         self.refused_prompt_tokens = refused.labels(service)
-        self.output_tokens = _histogram(names.GATEWAY_OUTPUT_TOKENS, names.TOKEN_BOUNDS, self.registry).labels(service)
+        self._output_tokens = _histogram(names.GATEWAY_OUTPUT_TOKENS, names.TOKEN_BOUNDS, self.registry).labels(service)
+        answers, tokens = (
+            _counter(each, self.registry) for each in (names.GATEWAY_ANSWERS, names.GATEWAY_ANSWER_TOKENS)
+        )
+        # 0 from the start, for the reason that arrivals have
+        self._answers = [
+            (answers.labels(service, bound), tokens.labels(service, bound))
+            for bound in map(floatToGoString, (*names.TOKEN_BOUNDS, math.inf))
+        ]
         self.ttft = _histogram(names.GATEWAY_TTFT, names.LATENCY_BOUNDS_S, self.registry)
         self.tpot = _histogram(names.GATEWAY_TPOT, names.LATENCY_BOUNDS_S, self.registry)
         self.itl = _histogram(names.GATEWAY_ITL, names.LATENCY_BOUNDS_S, self.registry)
@@ -167,6 +178,13 @@ class GatewayMetrics:
         if self._objectives is None:
             return TpotVerdict.UNKNOWN
         return TpotVerdict.MET if tpot_s <= self._objectives.tpot_s else TpotVerdict.MISSED
+
+    def finished(self, prompt_tokens: int, output_tokens: int) -> None:
+        """A request got its whole answer."""
+        self._output_tokens.observe(output_tokens)
+        answers, tokens = self._answers[bisect_left(names.TOKEN_BOUNDS, prompt_tokens)]
+        answers.inc()
+        tokens.inc(output_tokens)
 
     def answered(self, endpoint: str, code: int) -> None:
         """A request was answered with HTTP status ``code``."""

@@ -53,7 +53,7 @@ class Gateway:
         self.metrics.arrived("completions")
         self.metrics.accepted.inc()
         self.metrics.prompt_tokens.observe(prompt)
-        self.metrics.output_tokens.observe(output)
+        self.metrics.finished(prompt, output)
         if streamed:
             self.metrics.by_path(path).ttft.observe(ttft_s)
             self.metrics.by_path(path).tpot.observe(tpot_s)
@@ -96,6 +96,8 @@ def test_load_and_attainment_come_from_what_changed_between_two_readings() -> No
     assert found.load.arrivals_per_s == pytest.approx(2)
     assert found.load.prompt_tokens == pytest.approx(280)
     assert found.load.output_tokens == pytest.approx(32)
+    assert [answers for _, *answers in found.load.answers] == [[8, 8 * 32], [2, 2 * 32]]
+    assert [prompt for prompt, *_ in found.load.answers] == [prompt for prompt, _ in found.load.prompt_length_shares]
     assert sum(share for _, share in found.load.prompt_length_shares) == pytest.approx(1)
     assert found.service is not None
     assert found.service.ttft_attainment == pytest.approx(0.8)

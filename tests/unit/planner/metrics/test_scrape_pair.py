@@ -40,6 +40,14 @@ def test_a_counter_that_went_down_was_restarted() -> None:
     assert scrape_pair.added(parse(BEFORE), parse(AFTER), "hits_total") == 3 + 1
 
 
+def test_what_a_counter_gained_by_a_label() -> None:
+    before, after = parse(BEFORE), parse(AFTER)
+    assert scrape_pair.added_by(before, after, "hits_total", "path") == {"a": 3, "b": 1}
+    assert scrape_pair.added_by({}, after, "hits_total", "path") == {"a": 13, "b": 1}
+    assert scrape_pair.added_by(before, {}, "hits_total", "path") == {}
+    assert scrape_pair.added_by({"up": {}}, after, "hits_total", "path") == {}, "of an earlier time"
+
+
 def test_a_missing_family_is_unknown_not_zero() -> None:
     assert scrape_pair.added(parse(BEFORE), parse(AFTER), "misses_total") is None
     assert scrape_pair.gauge(parse(AFTER), "depth") is None

@@ -81,9 +81,37 @@ def labels_of(page: Page, name: str, whose_values: Collection[str]) -> set[tuple
 def test_a_simulated_gateway_shows_what_a_real_one_does() -> None:
     simulated, real = gateway_page(), real_gateway_page()
     for name in simulated:
-        values = ("le", "ttft", "tpot", "objective", "service")
+        values = ("le", "ttft", "tpot", "objective", "service", "prompt_tokens")
         shown = labels_of(simulated, name, values)
         assert shown == labels_of(real, name, values), name
+
+
+@pytest.mark.parametrize("prompt_tokens", [0, 1, 100, 128, 129, 2_000_000])
+def test_answers_are_counted_in_the_bucket_of_their_prompt_by_both(prompt_tokens: int) -> None:
+    simulated, real = GatewayPage(None), GatewayMetrics("simulated")
+    simulated.ended(0.5, 0.02, prompt_tokens, 20, streamed=True)
+    simulated.ended(0.5, 0.02, prompt_tokens, 30, streamed=False)
+    real.finished(prompt_tokens, 20)
+    real.finished(prompt_tokens, 30)
+    simulated.accepted(prompt_tokens)
+    page = parse(real.expose().decode())
+    for name in (
+        named.GATEWAY_ANSWERS.name,
+        named.GATEWAY_ANSWER_TOKENS.name,
+        f"{named.GATEWAY_OUTPUT_TOKENS.name}_sum",
+    ):
+        assert simulated.page(held=0)[name] == page[name]
+    begun = simulated.page(held=0)
+    simulated.ended(0.5, 0.02, prompt_tokens, 50, streamed=True)
+    simulated.accepted(prompt_tokens)
+    load = observation(
+        at_s=2.5, age_s=0.0, gateways=[Reading(begun, simulated.page(held=0), 2.5)], workers=[],
+        routing=RoutingNumbers(512, 32), objectives=OBJECTIVES, plan_in_progress=False,
+    ).load  # fmt: skip
+    assert load is not None
+    ((bucket, share),) = load.prompt_length_shares
+    assert load.answers == ((bucket, 1.0, 50.0),)
+    assert share == 1.0
 
 
 def test_a_simulated_worker_shows_what_a_real_one_does() -> None:

@@ -43,7 +43,7 @@ def moment(
         point=at, attainment=0.95, forecaster=known, prefill=Pool(there[0], starting[0]),
         decode=Pool(there[1], starting[1]), waiting=waiting, holds_back=False, most_queued=math.inf,
         window_s=TICK_S, now_s=now_s, lead_s=0.0, memory_s=KEEP_S, switchable=False,
-        prompts_changed_s=None, prompts_longer_s=None, most=64,
+        prompts_changed_s=None, most=64,
     )  # fmt: skip
     return replace(made, **other)
 
@@ -166,19 +166,6 @@ def test_nothing_is_sudden_while_it_is_not_known_what_answers_to_other_prompts_n
     looks = Looks(now_s=1000.0)
     assert looks.look(rate_for(5), (2, 2), changed_s=1002.0, prompts_changed_s=1002.0).grow[0] == 2
     assert looks.look(rate_for(5), (2, 2), changed_s=1005.0, prompts_changed_s=900.0).grow[0] == 5
-
-
-def test_decode_is_not_short_while_answers_to_shorter_prompts_still_end() -> None:
-    """Prompts are known when they come, answers when they end: long prompts with the answers of short ones are nobody's
-    requests. After prompts became shorter decode may be short at once."""
-    answer_s = ANSWERS.output_tokens * ANSWERS.step_s
-    assert answer_s > SHIPPED.patience_s
-    rate = next(n / 10 for n in range(1, 3000) if need(n / 10, ANSWERS)[1] == 5)
-    for since_s, needed in ((0.0, 2), (answer_s - 1, 2), (answer_s + 1, 5)):
-        found = moment(rate, (4, 2), ANSWERS, prompts_longer_s=1000.0 - since_s)
-        assert found.needs(rate, 0.0) == (need(rate, ANSWERS)[0], needed)
-    assert moment(rate, (4, 8), ANSWERS, prompts_longer_s=1000.0).needs(rate, 0.0)[1] == 5
-    assert moment(rate, (4, 2), ANSWERS, prompts_changed_s=1000.0).needs(rate, 0.0)[1] == 5
 
 
 # --- keep ---

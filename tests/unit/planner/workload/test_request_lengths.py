@@ -41,14 +41,6 @@ def test_windows_of_empty_answers_say_nothing_of_what_comes_after_them() -> None
     assert found.output_tokens == pytest.approx(10.0)
 
 
-def test_it_is_known_when_prompts_became_longer_and_not_when_they_became_shorter() -> None:
-    longer, shorter = after([500.0] * 100 + [4000.0] * 5), after([4000.0] * 100 + [500.0] * 5)
-    assert longer.longer_s is not None
-    assert longer.changed_s == longer.longer_s
-    assert shorter.changed_s is not None
-    assert shorter.longer_s is None
-
-
 def test_lengths_that_differ_a_lot_from_request_to_request_are_no_change() -> None:
     lengths = after([1000.0] * 300, spread=1.0)
     assert len(lengths.windows) > 100

@@ -100,6 +100,19 @@ GATEWAY_REFUSED_PROMPT_TOKENS: Final = Metric(
 GATEWAY_OUTPUT_TOKENS: Final = Metric(
     "pointsman_gateway_output_tokens", "histogram", ("service",), "Output tokens of finished requests."
 )
+GATEWAY_ANSWERS: Final = Metric(
+    "pointsman_gateway_answers_total",
+    "counter",
+    ("service", "prompt_tokens"),
+    "Finished requests by the length of their prompts; prompt_tokens: the upper bound of the bucket that "
+    "pointsman_gateway_prompt_tokens counts such a prompt in.",
+)
+GATEWAY_ANSWER_TOKENS: Final = Metric(
+    "pointsman_gateway_answer_tokens_total",
+    "counter",
+    ("service", "prompt_tokens"),
+    "Output tokens of finished requests by the length of their prompts; prompt_tokens: as for answers_total.",
+)
 GATEWAY_TTFT: Final = Metric(
     "pointsman_gateway_time_to_first_token_seconds", "histogram", ("service", "path"), "TTFT; path: local or remote."
 )

@@ -195,7 +195,6 @@ def _targets(
         lead_s=horizon_s(state, policy),
         switchable=policy.switchable,
         prompts_changed_s=state.lengths.changed_s,
-        prompts_longer_s=state.lengths.longer_s,
         memory_s=kept_s(
             policy.scale_in_stabilization_s,
             state.leads.lead_s(policy.start_s),

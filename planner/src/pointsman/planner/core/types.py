@@ -108,6 +108,7 @@ class Load:
     cached_tokens: float | None = None
     output_tokens: float | None = None
     prompt_length_shares: tuple[tuple[float, float], ...] = ()  # (tokens, share of requests), shares sum to 1
+    answers: tuple[tuple[float, float, float], ...] = ()  # that ended: (prompt tokens, answers, their tokens)
     measured: float | None = None  # requests behind the means; None: about as many as arrived
     ended_per_s: float | None = None  # requests that got their last one
     decoding: float | None = None  # sequences that decode now, on all decode workers

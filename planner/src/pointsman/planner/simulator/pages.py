@@ -22,6 +22,7 @@ from pointsman.planner.core.types import Objectives
 SERVICE: Final = ("service", "simulated")
 _ENGINE: Final[Labels] = (("engine", "0"), ("model_name", "simulated"))
 _BLOCK_TOKENS: Final = 16
+_PROMPT_BOUNDS: Final = [floatToGoString(bound) for bound in (*TOKEN_BOUNDS, math.inf)]  # type: ignore[no-untyped-call]
 _NO_LABELS: Final[Labels] = ()
 
 _Samples = dict[str, Mapping[Labels, float]]
@@ -64,6 +65,7 @@ class GatewayPage:
         self._prompts = CountedHistogram(named.GATEWAY_PROMPT_TOKENS.name, TOKEN_BOUNDS, of_service)
         self._refused = CountedHistogram(named.GATEWAY_REFUSED_PROMPT_TOKENS.name, TOKEN_BOUNDS, of_service)
         self._outputs = CountedHistogram(named.GATEWAY_OUTPUT_TOKENS.name, TOKEN_BOUNDS, of_service)
+        self._answers = [[0, 0] for _ in _PROMPT_BOUNDS]  # by the bucket of their prompts: answers, their tokens
         self._ttft = CountedHistogram(named.GATEWAY_TTFT.name, LATENCY_BOUNDS_S, of_path)
         self._tpot = CountedHistogram(named.GATEWAY_TPOT.name, LATENCY_BOUNDS_S, of_path)
 
@@ -83,6 +85,9 @@ class GatewayPage:
     ) -> None:
         """A request got its whole answer. ``tpot_s`` None: it has no second token."""
         self._outputs.observe(output_tokens)
+        answered = self._answers[bisect_left(TOKEN_BOUNDS, prompt_tokens)]
+        answered[0] += 1
+        answered[1] += output_tokens
         tpot = TpotVerdict.NONE
         if tpot_s is not None:
             tpot = self._tpot_verdict(tpot_s)
@@ -126,6 +131,11 @@ class GatewayPage:
                     (Objective.TTFT_PER_PROMPT_TOKEN, goals.ttft_ms_per_prompt_token / 1000),
                     (Objective.TPOT, goals.tpot_ms / 1000),
                 )
+            }
+        for place, name in enumerate((named.GATEWAY_ANSWERS.name, named.GATEWAY_ANSWER_TOKENS.name)):
+            samples[name] = {
+                (("prompt_tokens", bound), SERVICE): float(counted[place])
+                for bound, counted in zip(_PROMPT_BOUNDS, self._answers, strict=True)
             }
         for histogram in (self._prompts, self._refused, self._outputs, self._ttft, self._tpot):
             histogram.show(samples)

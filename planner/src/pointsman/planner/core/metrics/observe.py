@@ -1,10 +1,11 @@
 """From readings of /metrics pages to an Observation."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
-from itertools import chain, product
+from itertools import chain, pairwise, product
 from statistics import median_high
 from typing import Final
 
@@ -53,6 +54,8 @@ FAMILIES: Final = (
     named.GATEWAY_FIRST_TOKENS.name,
     named.GATEWAY_ENDED.name,
     named.GATEWAY_OBJECTIVE.name,
+    named.GATEWAY_ANSWERS.name,
+    named.GATEWAY_ANSWER_TOKENS.name,
     named.WORKER_PREFILL_ENGINE_SECONDS.name,
     named.WORKER_PROMPT_TOKENS.name,
     named.WORKER_DECISIONS.name,
@@ -106,6 +109,10 @@ class Reading:
     def added(self, name: str, **only: str) -> float | None:
         """What a counter gained between the two pages; None if it is not known."""
         return scrape_pair.added(self.before, self.page or {}, name, **only)
+
+    def added_by(self, name: str, label: str) -> dict[str, float]:
+        """What a counter gained between the two pages by the values of a label; empty if it is not known."""
+        return scrape_pair.added_by(self.before, self.page or {}, name, label)
 
     def observed(self, name: str) -> Histogram:
         """A histogram's observations between the two pages; empty if they are not known."""
@@ -304,6 +311,7 @@ def _load(gateways: Sequence[Reading], workers: Sequence[Seen], is_whole: bool) 
         cached_tokens=None if cached is None or prompts.mean is None else cached * prompts.mean,
         output_tokens=together(gateways, outputs).mean,
         prompt_length_shares=prompts.shares(),
+        answers=_answers(gateways),
         # A gateway that is not read does not count who ended, while engines know of all who decode.
         ended_per_s=ended_per_s if is_whole else None,
         decoding=decoding,
@@ -312,6 +320,28 @@ def _load(gateways: Sequence[Reading], workers: Sequence[Seen], is_whole: bool) 
         pulling_s=pulling_s,
         uncached=_uncached(_engines(workers, Role.DECODE), prefilled),
     )
+
+
+def _answers(gateways: Sequence[Reading]) -> tuple[tuple[float, float, float], ...]:
+    """Answers that ended by the bucket of their prompts: (its middle, answers, their tokens)."""
+    answers, tokens = (
+        _sums(reading.added_by(name, "prompt_tokens") for reading in gateways)
+        for name in (named.GATEWAY_ANSWERS.name, named.GATEWAY_ANSWER_TOKENS.name)
+    )
+    buckets = pairwise((0.0, *named.TOKEN_BOUNDS, math.inf))
+    return tuple(
+        (scrape_pair.middle(low, upper), answers[upper], tokens.get(upper, 0.0))
+        for low, upper in buckets
+        if answers.get(upper, 0.0) > 0
+    )
+
+
+def _sums(gains: Iterable[Mapping[str, float]]) -> dict[float, float]:
+    """By the bound of a bucket, all together."""
+    found: defaultdict[float, float] = defaultdict(float)
+    for bound, gained in chain.from_iterable(each.items() for each in gains):
+        found[float(bound)] += gained
+    return found
 
 
 def _accepted_per_s(gateway: Reading) -> float | None:

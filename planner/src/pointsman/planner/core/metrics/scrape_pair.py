@@ -16,6 +16,11 @@ Page = Mapping[str, Mapping[Labels, float]]
 """Samples by name (``…_bucket``, ``…_sum``, … are names of their own), then by sorted labels."""
 
 
+def middle(low: float, upper: float) -> float:
+    """The value that stands for a bucket: the geometric middle of its bounds."""
+    return low if math.isinf(upper) else upper if low <= 0 else math.sqrt(low * upper)
+
+
 @dataclass(frozen=True, slots=True)
 class Histogram:
     """Observations between two readings: cumulative counts by upper bound, in order; the last bound is infinite."""
@@ -60,9 +65,9 @@ class Histogram:
         return None
 
     def shares(self) -> tuple[tuple[float, float], ...]:
-        """(representative value, share) of every bucket that has observations; the geometric middle of its bounds."""
+        """(middle, share) of every bucket that has observations."""
         return tuple(
-            (low if math.isinf(upper) else upper if low <= 0 else math.sqrt(low * upper), count / self.count)
+            (middle(low, upper), count / self.count)
             for low, upper, count in self._buckets()
             if count > 0 and self.count > 0
         )
@@ -110,6 +115,17 @@ def added(before: Page, after: Page, name: str, **only: str) -> float | None:
     then = before.get(name, {})
     wanted = set(only.items())
     return sum(_gain(then.get(labels, 0.0), value) for labels, value in now.items() if wanted <= set(labels))
+
+
+def added_by(before: Page, after: Page, name: str, label: str) -> dict[str, float]:
+    """What a counter gained, by the values of one of its labels; empty if it is not on the newer page."""
+    if name not in after or _is_later(before, name):
+        return {}
+    then = before.get(name, {})
+    found: defaultdict[str, float] = defaultdict(float)
+    for labels, value in after[name].items():
+        found[dict(labels)[label]] += _gain(then.get(labels, 0.0), value)
+    return dict(found)
 
 
 def observed(before: Page, after: Page, name: str) -> Histogram:

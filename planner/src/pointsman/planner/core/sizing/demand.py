@@ -99,7 +99,6 @@ class DemandSnapshot:
     memory_s: float
     switchable: bool
     prompts_changed_s: float | None
-    prompts_longer_s: float | None
     most: int
     seasonal_per_s: float | None = None
     in_part: bool = False
@@ -125,22 +124,11 @@ class DemandSnapshot:
         return max(0.0, self.waiting - self.point.tuning.queued_per_worker * (self.prefill.active + self.decode.active))
 
     @property
-    def answers_known(self) -> bool:
-        """Whether answers may be those to prompts of the present kind.
-
-        After prompts became longer they are not while answers to shorter ones still end: those are as a rule the longer
-        answers, and decode seems to need what nobody asked for. After prompts became shorter, decode is rather short
-        before it is seen to be.
-        """
-        longer_s = math.inf if self.prompts_longer_s is None else self.now_s - self.prompts_longer_s
-        return longer_s > self.point.output_tokens * self.point.step_s
-
-    @property
     def sudden(self) -> bool:
         """Whether the rate changed suddenly a moment ago, of requests of the kind that is known."""
         changed_s, tuning = self.prompts_changed_s, self.point.tuning
         new = changed_s is not None and self.now_s - changed_s <= tuning.patience_s
-        return self.answers_known and not new and is_sudden(self.forecaster, self.now_s, tuning)
+        return not new and is_sudden(self.forecaster, self.now_s, tuning)
 
     @property
     def fell_s(self) -> float | None:
@@ -180,7 +168,6 @@ class DemandSnapshot:
             reachable = min(extra, self.prefill.active * point.prefill_per_s)
             d = max(d, self.decode_workers(rate_per_s + reachable))
         d = min(max(1, math.ceil(d - 0.02)), self.most)  # a fiftieth of a worker is no reason for another one
-        d = d if self.answers_known else min(d, max(1, self.decode.committed))
         return Layout(min(p, self.most), d)
 
     def clear_s(self, *, at_once: bool) -> float:

@@ -11,6 +11,7 @@ from typing import Final
 from pointsman.planner.core.tuning import SHIPPED, Tuning
 from pointsman.planner.core.types import Load
 from pointsman.planner.core.workload.output_length_startup import FirstAnswers
+from pointsman.planner.core.workload.output_lengths import OutputLengths
 from pointsman.planner.core.workload.prefix_cache_hits import Prefixes
 
 MOST_LENGTH_WINDOWS: Final = 160
@@ -19,12 +20,13 @@ LEAST_SPREAD: Final = 0.05  # of the mean: window means are never more alike tha
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Mean lengths of ``requests`` requests, in tokens."""
+    """Mean lengths of ``requests`` requests, in tokens. ``answered``: (prompt tokens, weight) of what was answered."""
 
     at_s: float
     requests: float
     prompt_tokens: float
     output_tokens: float
+    answered: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +41,10 @@ class Lengths:
     output_tokens: float | None = None
     finished_tokens: float | None = None  # output of those that ended
     first_s: float | None = None  # when requests were first seen …
-    changed_s: float | None = None  # … when prompts were last seen to be of another kind than before …
-    longer_s: float | None = None  # … and when that was a longer one
+    changed_s: float | None = None  # … and when prompts were last seen to be of another kind than before
     first: FirstAnswers = field(default_factory=FirstAnswers)
     prefixes: Prefixes = field(default_factory=Prefixes)
+    outputs: OutputLengths = field(default_factory=OutputLengths)
 
     def observe(self, load: Load, window_s: float, now_s: float, tuning: Tuning = SHIPPED) -> "Lengths":
         """Take one window; lengths that were not measured in it change nothing."""
@@ -54,7 +56,10 @@ class Lengths:
         nothing = load.prompt_tokens is None and load.output_tokens is None
         if nothing or prompt_seen is None or output_seen is None or requests <= 0:
             return replace(self, first=first)
-        windows = [*self.windows, Window(now_s, requests, prompt_seen, output_seen)][-MOST_LENGTH_WINDOWS:]
+        outputs = self.outputs.observe(load.answers, tuning)
+        answered = tuple((prompt, count) for prompt, count, _ in load.answers) or self.shares
+        window = Window(now_s, requests, prompt_seen, output_seen, answered)
+        windows = [*self.windows, window][-MOST_LENGTH_WINDOWS:]
         total = sum(w.requests for w in windows)
         # Eight windows and 60 requests are kept whatever their age.
         while (
@@ -62,11 +67,6 @@ class Lengths:
         ):
             total -= windows.pop(0).requests
         prompt, recent_prompts = _mean(windows, [w.prompt_tokens for w in windows], tuning)
-        output, recent_outputs = _mean(windows, [w.output_tokens for w in windows], tuning)
-        longer = recent_prompts is not None and prompt > sum(w.requests * w.prompt_tokens for w in windows) / total
-        recent = max(recent_prompts or 0, recent_outputs or 0)
-        if recent >= 4:  # a change that is seen over so many windows makes those before forgotten
-            windows = windows[-recent:]
         cached = self.cached_share
         if load.cached_tokens is not None:
             share = min(max(load.cached_tokens / max(prompt_seen, 1.0), 0.0), 1.0)
@@ -81,6 +81,11 @@ class Lengths:
             behind += requests
         else:
             shares = self.shares if self.shares_of > 0 else ((prompt, 1.0),)  # only means are known
+        as_now = outputs.as_to(shares, [(w.output_tokens, w.answered) for w in windows])
+        output, recent_outputs = _mean(windows, as_now, tuning)
+        recent = max(recent_prompts or 0, recent_outputs or 0)
+        if recent >= 4:  # a change that is seen over so many windows makes those before forgotten
+            windows = windows[-recent:]
         prefixes = self.prefixes
         if load.uncached is not None:
             seen = load.uncached.length_shares
@@ -93,9 +98,9 @@ class Lengths:
             finished_tokens=output,
             first_s=now_s if self.first_s is None else self.first_s,
             changed_s=now_s if recent_prompts is not None else self.changed_s,
-            longer_s=now_s if longer else self.longer_s,
             first=first,
             prefixes=prefixes,
+            outputs=outputs,
             shares_of=behind,
         )  # fmt: skip
 
