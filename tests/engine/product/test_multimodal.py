@@ -1,7 +1,6 @@
 """Images through the whole product: an encode, a prefill and a decode worker answer as one plain server does."""
 
 import asyncio
-import os
 import random
 import signal
 from collections import Counter
@@ -79,19 +78,30 @@ class Vision(Served):
 
     @contextmanager
     def paused(self, worker: WorkerView) -> Iterator[None]:
-        """SIGSTOP the engine for the length of the block: its container's process only stands for it here."""
-        (engine,) = {
-            listening.pid
-            for listening in psutil.net_connections("tcp")
-            if listening.status == psutil.CONN_LISTEN
-            and listening.laddr == (worker.pod.status.pod_ip, names.ENGINE_PORT)
-        }
-        assert engine is not None
-        os.kill(engine, signal.SIGSTOP)
+        """SIGSTOP the engine for the length of the block."""
+        engine = engine_of(worker)
+        engine.send_signal(signal.SIGSTOP)
         try:
             yield
         finally:
-            os.kill(engine, signal.SIGCONT)
+            engine.send_signal(signal.SIGCONT)
+
+    async def crash(self, worker: WorkerView) -> None:
+        """kill -9 of an engine and of all it has started; returns when none of them runs any more."""
+        engine = engine_of(worker)
+        processes = [engine, *engine.children(recursive=True)]
+        self.kill(worker.name)
+        await eventually(lambda: not psutil.wait_procs(processes, timeout=0)[1], f"{worker.name} is dead", 60)
+
+
+def engine_of(worker: WorkerView) -> psutil.Process:
+    """The process of its engine's server: that of its container only stands for it here, and dies before it."""
+    (pid,) = {
+        listening.pid
+        for listening in psutil.net_connections("tcp")
+        if listening.status == psutil.CONN_LISTEN and listening.laddr == (worker.pod.status.pod_ip, names.ENGINE_PORT)
+    }
+    return psutil.Process(pid)
 
 
 def url_of(worker: WorkerView) -> str:
@@ -224,7 +234,9 @@ async def test_images_of_one_chat_go_to_two_encode_workers_and_a_death_costs_no_
     dying = replace(dying, index=many.index + 1)
     encoded = (await vision.images())["encode"]
     failed = await vision.metric(metrics.WORKER_EMBEDDING_FETCHES.name, FAILED, roles=names.LANGUAGE_ROLES)
-    with vision.paused(view.routable(Role.PREFILL)[0]):
+    (prefill,) = view.routable(Role.PREFILL)
+    restarts = vision.restarts(prefill.name)
+    with vision.paused(prefill):
         answering = asyncio.create_task(vision.endpoint.send(dying))
 
         async def both_encoded() -> bool:
@@ -232,9 +244,10 @@ async def test_images_of_one_chat_go_to_two_encode_workers_and_a_death_costs_no_
 
         await eventually(both_encoded, "the images are encoded")
         for worker in view.routable(Role.ENCODE):
-            vision.kill(worker.name)
+            await vision.crash(worker)
     answers.append(await answering)
     assert errors(answers) == []
+    assert vision.restarts(prefill.name) == restarts, "what it counts would begin again"
     comparison = compare(await closed_loop(alone, [many, dying], clients=1), answers)
     assert comparison.exact, comparison.differences
     assert answers[1].path is PrefillPath.REMOTE
