@@ -55,7 +55,7 @@ lint: sync ## ruff, mypy --strict, import contracts, lock file
 	@$(RUN) mypy
 	@PYTHONPATH= $(RUN) lint-imports --no-cache
 
-unit: sync ## pure cores and property tests, less than a minute (ARGS="-n 0": in one process)
+unit: sync ## pure cores and property tests, four minutes on two cores (ARGS="-n 0": in one process)
 	@$(RUN) pytest tests/unit $(PARALLEL) $(ARGS)
 
 browser: sync ## reports and pictures in headless Chromium, which the first run fetches (70 MB; x86_64)

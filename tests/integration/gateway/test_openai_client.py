@@ -1,6 +1,7 @@
 """What the official client sees: answers, streams, usage, errors."""
 
 import asyncio
+import itertools
 from collections.abc import Awaitable
 from typing import Any, Final
 
@@ -364,6 +365,16 @@ async def test_the_latencies_of_a_stream_are_measured_where_the_client_sees_them
     assert after.get(shortest, 0.0) == 0
     assert grown(f"pointsman_gateway_request_seconds_count{path}") == 2
     assert grown('pointsman_gateway_output_tokens_sum{service="chat"}') == 16
+    # By the bucket that counts their prompts.
+    prompts = "pointsman_gateway_prompt_tokens_bucket"
+    reached = [grown(f'{prompts}{{le="{bound}",service="chat"}}') for bound in ("1.0", "4.0", "16.0", "64.0")]
+    answers = [
+        grown(f'pointsman_gateway_answers_total{{prompt_tokens="{bucket}",service="chat"}}')
+        for bucket in ("1", "4", "16", "64")
+    ]
+    assert list(itertools.accumulate(answers)) == reached
+    assert sum(answers) == 2
+    assert sum(grown(name) for name in after if name.startswith("pointsman_gateway_answer_tokens_total{")) == 16
     assert grown('pointsman_gateway_requests_total{code="200",endpoint="completions",service="chat"}') == 2
 
 

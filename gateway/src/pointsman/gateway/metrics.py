@@ -1,12 +1,10 @@
 """The gateway's Prometheus metrics, by the names and labels of the wire contract."""
 
-import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from enum import StrEnum
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.utils import floatToGoString
 
 from pointsman.api.protocol import metrics as names
 from pointsman.api.protocol.metrics import Objective, TpotVerdict, TtftVerdict
@@ -90,8 +88,7 @@ class GatewayMetrics:
         )
         # 0 from the start, for the reason that arrivals have
         self._answers = [
-            (answers.labels(service, bound), tokens.labels(service, bound))
-            for bound in map(floatToGoString, (*names.TOKEN_BOUNDS, math.inf))
+            (answers.labels(service, bound), tokens.labels(service, bound)) for bound in names.TOKEN_BUCKETS
         ]
         self.ttft = _histogram(names.GATEWAY_TTFT, names.LATENCY_BOUNDS_S, self.registry)
         self.tpot = _histogram(names.GATEWAY_TPOT, names.LATENCY_BOUNDS_S, self.registry)

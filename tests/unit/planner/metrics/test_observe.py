@@ -221,6 +221,27 @@ def test_of_gateways_of_the_version_before_attainment_is_unknown_and_the_load_is
     assert upgraded.attainment is None, "its first page has no objectives"
 
 
+def test_answers_of_all_gateways_are_counted_by_their_prompts_and_those_of_an_old_page_not_again() -> None:
+    one, other = Gateway(), Gateway()
+    before = one.page(), other.page()
+    one.request(0.4, 0.02, 100, 30)
+    other.request(0.4, 0.02, 100, 50)
+    other.request(0.4, 0.02, 1000, 70)
+    after = one.page(), other.page()
+    both = [Reading(first, second, 5.0) for first, second in zip(before, after, strict=True)]
+
+    def answers(*readings: Reading) -> list[tuple[float, float]]:
+        load = seen([*readings], []).load
+        assert load is not None
+        return [(count, tokens) for _, count, tokens in load.answers]
+
+    assert answers(*both) == [(2, 80), (1, 70)]
+    assert answers(both[0], replace(both[1], is_old=True)) == [(1, 30)]
+    strange = {(("prompt_tokens", "many"), ("service", "chat")): 9.0, (("service", "chat"),): 9.0}
+    added = {name: {**after[0][name], **strange} for name in (named.GATEWAY_ANSWERS.name,)}
+    assert answers(Reading(before[0], {**after[0], **added}, 5.0)) == [(1, 30)], "labels of somebody else"
+
+
 def test_refused_requests_are_no_load() -> None:
     """P-D10: neither those that are refused at once, nor those that the engine or the full queue refuse."""
     gateway = Gateway()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pointsman.planner.core.metrics import scrape_pair
-from pointsman.planner.core.metrics.scrape_pair import Histogram, Labels
+from pointsman.planner.core.metrics.scrape_pair import Histogram, Labels, Page
 from pointsman.planner.exposition import parse
 
 BEFORE = """
@@ -40,12 +40,39 @@ def test_a_counter_that_went_down_was_restarted() -> None:
     assert scrape_pair.added(parse(BEFORE), parse(AFTER), "hits_total") == 3 + 1
 
 
-def test_what_a_counter_gained_by_a_label() -> None:
-    before, after = parse(BEFORE), parse(AFTER)
-    assert scrape_pair.added_by(before, after, "hits_total", "path") == {"a": 3, "b": 1}
-    assert scrape_pair.added_by({}, after, "hits_total", "path") == {"a": 13, "b": 1}
-    assert scrape_pair.added_by(before, {}, "hits_total", "path") == {}
-    assert scrape_pair.added_by({"up": {}}, after, "hits_total", "path") == {}, "of an earlier time"
+def counted(**by_path: tuple[float, float]) -> Page:
+    """A page with two counters of the same labels."""
+    return {
+        name: {(("path", path), ("service", "chat")): float(values[place]) for path, values in by_path.items()}
+        for place, name in enumerate(("hits_total", "bytes_total"))
+    }
+
+
+def gained(before: Page, after: Page) -> dict[str, tuple[float, ...]]:
+    return scrape_pair.added_by(before, after, ("hits_total", "bytes_total"), "path")
+
+
+def test_what_counters_gained_by_a_label() -> None:
+    first, second = counted(a=(3, 300)), counted(a=(5, 700), b=(1, 50))
+    assert gained(first, second) == {"a": (2, 400), "b": (1, 50)}
+    assert gained({}, second) == {"a": (5, 700), "b": (1, 50)}
+    assert gained(first, {}) == {}
+    assert gained({"up": {}}, second) == {}, "of an earlier time"
+    assert gained({**first, "bytes_total": {}}, {"hits_total": second["hits_total"]}) == {}, "one is missing"
+
+
+def test_values_of_other_labels_are_summed_and_one_without_the_label_is_none_of_them() -> None:
+    of_two = {
+        name: {**dict(samples), (("path", "a"), ("service", "other")): 10.0, (("service", "chat"),): 7.0}
+        for name, samples in counted(a=(5, 700)).items()
+    }
+    assert gained({}, of_two) == {"a": (15, 710), "": (7, 7)}
+
+
+def test_counters_that_belong_together_were_restarted_together() -> None:
+    """Fewer answers with more tokens, and more with fewer: all that the new process counted was added."""
+    assert gained(counted(a=(3, 300)), counted(a=(2, 4000))) == {"a": (2, 4000)}
+    assert gained(counted(a=(3, 6000), b=(1, 1)), counted(a=(4, 400), b=(2, 9))) == {"a": (4, 400), "b": (2, 9)}
 
 
 def test_a_missing_family_is_unknown_not_zero() -> None:

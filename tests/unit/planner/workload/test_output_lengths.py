@@ -1,5 +1,8 @@
 """Outputs follow the prompts that arrive, not those whose answers still end."""
 
+import heapq
+import operator
+import random
 from dataclasses import replace
 
 import pytest
@@ -8,7 +11,7 @@ from hypothesis import strategies as st
 
 from pointsman.planner.core.tuning import SHIPPED
 from pointsman.planner.core.types import Load
-from pointsman.planner.core.workload.output_lengths import LEAST_ANSWERS, OutputLengths
+from pointsman.planner.core.workload.output_lengths import LEAST_ANSWERS, Answers, OutputLengths, Prompts
 from pointsman.planner.core.workload.request_lengths import Lengths
 
 TICK_S = 2.5
@@ -17,26 +20,55 @@ ANSWERS = {LONG: 100.0, SHORT: 500.0}  # the usual answers to them
 
 
 def known(count: float = 200.0) -> OutputLengths:
-    return OutputLengths(tuple((prompt, count, tokens) for prompt, tokens in sorted(ANSWERS.items())))
+    return OutputLengths(tuple((round(prompt), count, tokens) for prompt, tokens in sorted(ANSWERS.items())))
+
+
+def as_to(prompts: Prompts, *ended: Answers, of: OutputLengths | None = None) -> list[float]:
+    """What the answers would have been, each beside as many requests."""
+    _, tokens = (of or known()).as_to(prompts, ended)
+    return tokens
+
+
+def expected(prompts: Prompts, *ended: Answers) -> float:
+    """The mean that is made of them."""
+    weights, tokens = known().as_to(prompts, ended)
+    return float(sum(map(operator.mul, weights, tokens)) / sum(weights))
 
 
 def test_answers_that_end_are_taken_as_if_they_had_been_to_the_prompts_that_arrive() -> None:
     # twice the usual answers to short prompts: twice the usual ones are expected to long prompts
-    assert known().as_to([(LONG, 1.0)], [(1000.0, [(SHORT, 20.0)])]) == [200.0]
-    of_both = known().as_to(
-        [(LONG, 0.75), (SHORT, 0.25)], [(500.0, [(SHORT, 3.0)]), (300.0, [(SHORT, 1.0), (LONG, 1.0)])]
-    )
-    assert of_both == [200.0, 200.0]
+    assert as_to([(LONG, 1.0)], Answers(20, 1000, [(SHORT, 20)])) == [200.0]
+    of_both = Answers(3, 500, [(SHORT, 3)]), Answers(2, 300, [(SHORT, 1), (LONG, 1)])
+    assert as_to([(LONG, 0.75), (SHORT, 0.25)], *of_both) == [200.0, 200.0]
 
 
-def test_what_is_not_known_of_a_bucket_changes_nothing() -> None:
+def test_where_nothing_is_known_of_what_was_answered_it_is_taken_as_it_is() -> None:
     few = known(LEAST_ANSWERS - 1.0)
-    assert few.as_to([(LONG, 1.0)], [(1000.0, [(SHORT, 20.0)])]) == [1000.0]
-    assert known().as_to([(64.0, 1.0)], [(1000.0, [(SHORT, 20.0)])]) == [1000.0]
-    assert known().as_to([(LONG, 1.0)], [(1000.0, [(64.0, 20.0)])]) == [1000.0]
-    assert known().as_to([(LONG, 1.0)], [(1000.0, [])]) == [1000.0]
-    half_known = known().as_to([(LONG, 0.5), (64.0, 0.5)], [(1000.0, [(SHORT, 20.0)])])
-    assert half_known == [200.0], "the part that is known stands for the rest"
+    assert as_to([(LONG, 1.0)], Answers(20, 1000, [(SHORT, 20)]), of=few) == [1000.0]
+    assert as_to([(LONG, 1.0)], Answers(20, 1000, [(64.0, 20)])) == [1000.0]
+    assert as_to([(LONG, 1.0)], Answers(20, 1000, [])) == [1000.0]
+    empty = OutputLengths(((round(SHORT), 200.0, 0.0), (round(LONG), 200.0, 100.0)))
+    assert as_to([(LONG, 1.0)], Answers(20, 7, [(SHORT, 20)]), of=empty) == [7.0], "no multiple of nothing"
+
+
+def test_of_prompts_that_nobody_has_seen_the_same_is_expected_as_of_those_that_were_answered() -> None:
+    """A tenth of the prompts is known and stays, the others are new ones: the tenth does not stand for all."""
+    before = [(LONG, 0.9), (SHORT, 0.1)]
+    assert as_to([(64.0, 1.0)], Answers(20, 140, before)) == [140.0]
+    assert as_to([(64.0, 0.9), (SHORT, 0.1)], Answers(20, 140, before)) == pytest.approx([0.9 * 140 + 0.1 * 500])
+
+
+def test_one_answer_counts_as_one_however_short_the_usual_ones_are() -> None:
+    """Half of the prompts are answered with yes or no. One of these answers has 1000 tokens."""
+    found = OutputLengths(((round(SHORT), 200.0, 1.0), (round(LONG), 200.0, 500.0)))
+    usual = [Answers(1, 500, [(LONG, 1)]), Answers(1, 1, [(SHORT, 1)])] * 50
+    weights, tokens = found.as_to([(SHORT, 0.5), (LONG, 0.5)], [*usual, Answers(1, 1000, [(SHORT, 1)])])
+    assert sum(map(operator.mul, weights, tokens)) / sum(weights) == pytest.approx(250.5 * (250.5 * 100 + 1000) / 25051)
+
+
+def test_the_mean_is_that_of_the_tokens_where_the_prompts_stay() -> None:
+    answers = [Answers(10, 200, [(LONG, 9), (SHORT, 1)]), Answers(30, 100, [(LONG, 27), (SHORT, 3)])]
+    assert expected([(LONG, 0.9), (SHORT, 0.1)], *answers) == pytest.approx(125)
 
 
 def test_a_usual_answer_is_the_mean_of_the_last_ones() -> None:
@@ -73,10 +105,41 @@ def test_when_a_mix_comes_back_its_answers_are_known_with_its_first_prompts() ->
     assert found[turn] == 100, "nobody has answered such prompts before"
     assert found[2 * turn - 1] == pytest.approx(500, rel=0.01)
     # the shares of lengths forget the prompts of before within some windows
-    assert found[2 * turn] == pytest.approx(0.7 * 100 + 0.3 * 500, rel=0.01)
+    assert found[2 * turn] == pytest.approx(0.9 * 100 + 0.1 * 500, rel=0.01)
     assert found[2 * turn + 2] == pytest.approx(100, rel=0.15)
-    assert found[3 * turn] == pytest.approx(0.7 * 500 + 0.3 * 100, rel=0.01)
+    assert found[3 * turn] == pytest.approx(0.9 * 500 + 0.1 * 100, rel=0.01)
     assert found[3 * turn + 2] == pytest.approx(500, rel=0.05)
+
+
+@pytest.mark.parametrize(("before", "after"), [(500.0, 500.0), (500.0, 250.0)])
+def test_the_first_answers_to_prompts_that_nobody_has_seen_are_the_short_ones_and_say_little(
+    before: float, after: float
+) -> None:
+    """Answers as uneven as exponential times, at 10 requests/s and 30 ms a token: to prompts of LONG tokens, and from
+    500 s on of SHORT ones. Nothing below two thirds of the truth is believed for the next minutes."""
+    draw, lengths = random.Random(3), Lengths()
+    decoding: list[tuple[float, float, int]] = []  # (when it ends, its prompt, its tokens)
+    for tick in range(300):
+        prompt, mean = (LONG, before) if tick < 200 else (SHORT, after)
+        now_s = TICK_S * (tick + 1)
+        for _ in range(25):
+            tokens = max(1, round(draw.expovariate(1 / mean)))
+            heapq.heappush(decoding, (now_s - draw.random() * TICK_S + 0.03 * tokens, prompt, tokens))
+        ended: dict[float, list[int]] = {}
+        while decoding[0][0] <= now_s:
+            _, of_prompt, tokens = heapq.heappop(decoding)
+            ended.setdefault(of_prompt, []).append(tokens)
+        every = [tokens for each in ended.values() for tokens in each]
+        load = Load(
+            10.0, prompt, output_tokens=sum(every) / len(every) if every else None,
+            prompt_length_shares=((prompt, 1.0),),
+            answers=tuple((of_prompt, float(len(each)), float(sum(each))) for of_prompt, each in sorted(ended.items())),
+        )  # fmt: skip
+        lengths = lengths.observe(load, TICK_S, now_s)
+        if tick >= 200:
+            assert lengths.output_tokens is not None
+            assert lengths.output_tokens > 2 / 3 * after
+    assert lengths.output_tokens == pytest.approx(after, rel=0.15)
 
 
 def test_the_same_prompts_with_longer_answers_are_longer_answers() -> None:
@@ -87,7 +150,7 @@ def test_the_same_prompts_with_longer_answers_are_longer_answers() -> None:
             10.0, LONG, output_tokens=tokens, prompt_length_shares=((LONG, 1.0),), answers=((LONG, 25.0, 25 * tokens),)
         )
         lengths = lengths.observe(load, TICK_S, TICK_S * tick)
-        assert lengths.output_tokens == tokens
+        assert lengths.output_tokens == pytest.approx(tokens)
 
 
 @given(

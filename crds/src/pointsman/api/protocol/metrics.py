@@ -8,6 +8,8 @@ TOKEN_BOUNDS: Final = (
 )  # fmt: skip
 """Upper bounds of the buckets of every histogram of token counts; +Inf comes after them. The planner takes what is
 beyond the last finite bound to be as long as that bound, so it must be beyond all contexts."""
+TOKEN_BUCKETS: Final = (*map(str, TOKEN_BOUNDS), "+Inf")
+"""The same buckets as values of a label."""
 
 LATENCY_BOUNDS_S: Final = (
     0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5,
@@ -111,7 +113,8 @@ GATEWAY_ANSWER_TOKENS: Final = Metric(
     "pointsman_gateway_answer_tokens_total",
     "counter",
     ("service", "prompt_tokens"),
-    "Output tokens of finished requests by the length of their prompts; prompt_tokens: as for answers_total.",
+    "Output tokens of finished requests by the length of their prompts; prompt_tokens: as for "
+    "pointsman_gateway_answers_total.",
 )
 GATEWAY_TTFT: Final = Metric(
     "pointsman_gateway_time_to_first_token_seconds", "histogram", ("service", "path"), "TTFT; path: local or remote."

@@ -22,7 +22,6 @@ from pointsman.planner.core.types import Objectives
 SERVICE: Final = ("service", "simulated")
 _ENGINE: Final[Labels] = (("engine", "0"), ("model_name", "simulated"))
 _BLOCK_TOKENS: Final = 16
-_PROMPT_BOUNDS: Final = [floatToGoString(bound) for bound in (*TOKEN_BOUNDS, math.inf)]  # type: ignore[no-untyped-call]
 _NO_LABELS: Final[Labels] = ()
 
 _Samples = dict[str, Mapping[Labels, float]]
@@ -65,7 +64,7 @@ class GatewayPage:
         self._prompts = CountedHistogram(named.GATEWAY_PROMPT_TOKENS.name, TOKEN_BOUNDS, of_service)
         self._refused = CountedHistogram(named.GATEWAY_REFUSED_PROMPT_TOKENS.name, TOKEN_BOUNDS, of_service)
         self._outputs = CountedHistogram(named.GATEWAY_OUTPUT_TOKENS.name, TOKEN_BOUNDS, of_service)
-        self._answers = [[0, 0] for _ in _PROMPT_BOUNDS]  # by the bucket of their prompts: answers, their tokens
+        self._answers = [[0, 0] for _ in named.TOKEN_BUCKETS]  # by the bucket of their prompts: answers, their tokens
         self._ttft = CountedHistogram(named.GATEWAY_TTFT.name, LATENCY_BOUNDS_S, of_path)
         self._tpot = CountedHistogram(named.GATEWAY_TPOT.name, LATENCY_BOUNDS_S, of_path)
 
@@ -134,8 +133,8 @@ class GatewayPage:
             }
         for place, name in enumerate((named.GATEWAY_ANSWERS.name, named.GATEWAY_ANSWER_TOKENS.name)):
             samples[name] = {
-                (("prompt_tokens", bound), SERVICE): float(counted[place])
-                for bound, counted in zip(_PROMPT_BOUNDS, self._answers, strict=True)
+                (("prompt_tokens", bucket), SERVICE): float(counted[place])
+                for bucket, counted in zip(named.TOKEN_BUCKETS, self._answers, strict=True)
             }
         for histogram in (self._prompts, self._refused, self._outputs, self._ttft, self._tpot):
             histogram.show(samples)

@@ -1,8 +1,7 @@
 """From readings of /metrics pages to an Observation."""
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import chain, pairwise, product
@@ -110,9 +109,9 @@ class Reading:
         """What a counter gained between the two pages; None if it is not known."""
         return scrape_pair.added(self.before, self.page or {}, name, **only)
 
-    def added_by(self, name: str, label: str) -> dict[str, float]:
-        """What a counter gained between the two pages by the values of a label; empty if it is not known."""
-        return scrape_pair.added_by(self.before, self.page or {}, name, label)
+    def added_by(self, names: Sequence[str], label: str) -> dict[str, tuple[float, ...]]:
+        """What counters gained between the two pages by the values of a label; empty if it is not known."""
+        return scrape_pair.added_by(self.before, self.page or {}, names, label)
 
     def observed(self, name: str) -> Histogram:
         """A histogram's observations between the two pages; empty if they are not known."""
@@ -323,25 +322,18 @@ def _load(gateways: Sequence[Reading], workers: Sequence[Seen], is_whole: bool) 
 
 
 def _answers(gateways: Sequence[Reading]) -> tuple[tuple[float, float, float], ...]:
-    """Answers that ended by the bucket of their prompts: (its middle, answers, their tokens)."""
-    answers, tokens = (
-        _sums(reading.added_by(name, "prompt_tokens") for reading in gateways)
-        for name in (named.GATEWAY_ANSWERS.name, named.GATEWAY_ANSWER_TOKENS.name)
-    )
-    buckets = pairwise((0.0, *named.TOKEN_BOUNDS, math.inf))
-    return tuple(
-        (scrape_pair.middle(low, upper), answers[upper], tokens.get(upper, 0.0))
-        for low, upper in buckets
-        if answers.get(upper, 0.0) > 0
-    )
+    """Answers that ended by the bucket of their prompts: (its middle, answers, their tokens).
 
-
-def _sums(gains: Iterable[Mapping[str, float]]) -> dict[float, float]:
-    """By the bound of a bucket, all together."""
-    found: defaultdict[float, float] = defaultdict(float)
-    for bound, gained in chain.from_iterable(each.items() for each in gains):
-        found[float(bound)] += gained
-    return found
+    Those of an old page were counted when it was new.
+    """
+    names = named.GATEWAY_ANSWERS.name, named.GATEWAY_ANSWER_TOKENS.name
+    gained = [reading.added_by(names, "prompt_tokens") for reading in gateways if not reading.is_old]
+    found = []
+    for bucket, (low, upper) in zip(named.TOKEN_BUCKETS, pairwise((0.0, *named.TOKEN_BOUNDS, math.inf)), strict=True):
+        answers, tokens = (sum(each[bucket][place] for each in gained if bucket in each) for place in (0, 1))
+        if answers > 0:
+            found.append((scrape_pair.middle(low, upper), answers, tokens))
+    return tuple(found)
 
 
 def _accepted_per_s(gateway: Reading) -> float | None:

@@ -8,7 +8,7 @@ zero, on either page.
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 Labels = tuple[tuple[str, str], ...]
@@ -117,15 +117,21 @@ def added(before: Page, after: Page, name: str, **only: str) -> float | None:
     return sum(_gain(then.get(labels, 0.0), value) for labels, value in now.items() if wanted <= set(labels))
 
 
-def added_by(before: Page, after: Page, name: str, label: str) -> dict[str, float]:
-    """What a counter gained, by the values of one of its labels; empty if it is not on the newer page."""
-    if name not in after or _is_later(before, name):
+def added_by(before: Page, after: Page, names: Sequence[str], label: str) -> dict[str, tuple[float, ...]]:
+    """What each of some counters of one process gained, by the values of a label that they have in common.
+
+    Empty if one of them is not on the newer page. If any of them went down, all were restarted.
+    """
+    if any(name not in after or _is_later(before, name) for name in names):
         return {}
-    then = before.get(name, {})
-    found: defaultdict[str, float] = defaultdict(float)
-    for labels, value in after[name].items():
-        found[dict(labels)[label]] += _gain(then.get(labels, 0.0), value)
-    return dict(found)
+    then = {name: before.get(name, {}) for name in names}
+    if any(value < then[name].get(labels, 0.0) for name in names for labels, value in after[name].items()):
+        then = {name: {} for name in names}
+    gained: list[defaultdict[str, float]] = [defaultdict(float) for _ in names]
+    for name, by_value in zip(names, gained, strict=True):
+        for labels, value in after[name].items():
+            by_value[dict(labels).get(label, "")] += value - then[name].get(labels, 0.0)
+    return {value: tuple(each[value] for each in gained) for value in gained[0]}
 
 
 def observed(before: Page, after: Page, name: str) -> Histogram:

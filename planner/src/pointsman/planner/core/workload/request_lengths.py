@@ -11,10 +11,11 @@ from typing import Final
 from pointsman.planner.core.tuning import SHIPPED, Tuning
 from pointsman.planner.core.types import Load
 from pointsman.planner.core.workload.output_length_startup import FirstAnswers
-from pointsman.planner.core.workload.output_lengths import OutputLengths
+from pointsman.planner.core.workload.output_lengths import Answers, OutputLengths
 from pointsman.planner.core.workload.prefix_cache_hits import Prefixes
 
 MOST_LENGTH_WINDOWS: Final = 160
+USUAL_AFTER_S: Final = 60.0  # of new requests: those of their answers that end before are the short ones
 LEAST_SPREAD: Final = 0.05  # of the mean: window means are never more alike than that
 
 
@@ -26,7 +27,7 @@ class Window:
     requests: float
     prompt_tokens: float
     output_tokens: float
-    answered: tuple[tuple[float, float], ...] = ()
+    answered: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +57,19 @@ class Lengths:
         nothing = load.prompt_tokens is None and load.output_tokens is None
         if nothing or prompt_seen is None or output_seen is None or requests <= 0:
             return replace(self, first=first)
-        outputs = self.outputs.observe(load.answers, tuning)
-        answered = tuple((prompt, count) for prompt, count, _ in load.answers) or self.shares
-        window = Window(now_s, requests, prompt_seen, output_seen, answered)
-        windows = [*self.windows, window][-MOST_LENGTH_WINDOWS:]
+        answered = [(prompt, count) for prompt, count, _ in load.answers] or self.shares
+        kept = tuple((round(prompt), round(weight, 3)) for prompt, weight in answered)
+        windows = [*self.windows, Window(now_s, requests, prompt_seen, output_seen, kept)][-MOST_LENGTH_WINDOWS:]
+        new_s = self.new_since_s
+        is_usual = new_s is not None and now_s - new_s > USUAL_AFTER_S
+        outputs = self.outputs.observe(load.answers, tuning) if is_usual else self.outputs
         total = sum(w.requests for w in windows)
         # Eight windows and 60 requests are kept whatever their age.
         while (
             len(windows) > 8 and windows[0].at_s < now_s - tuning.length_window_s and total - windows[0].requests > 60
         ):
             total -= windows.pop(0).requests
-        prompt, recent_prompts = _mean(windows, [w.prompt_tokens for w in windows], tuning)
+        prompt, recent_prompts = _mean([w.requests for w in windows], [w.prompt_tokens for w in windows], tuning)
         cached = self.cached_share
         if load.cached_tokens is not None:
             share = min(max(load.cached_tokens / max(prompt_seen, 1.0), 0.0), 1.0)
@@ -75,14 +78,14 @@ class Lengths:
         behind = self.shares_of * 0.5 ** (window_s / 100)
         weight = requests / (requests + behind)
         if recent_prompts is not None:
-            weight = max(weight, 0.7)
+            weight = max(weight, 0.9)
         if load.prompt_length_shares:
             shares = _mix_shares(self.shares, load.prompt_length_shares, weight if self.shares else 1.0)
             behind += requests
         else:
             shares = self.shares if self.shares_of > 0 else ((prompt, 1.0),)  # only means are known
-        as_now = outputs.as_to(shares, [(w.output_tokens, w.answered) for w in windows])
-        output, recent_outputs = _mean(windows, as_now, tuning)
+        as_now = outputs.as_to(shares, [Answers(w.requests, w.output_tokens, w.answered) for w in windows])
+        output, recent_outputs = _mean(*as_now, tuning)
         recent = max(recent_prompts or 0, recent_outputs or 0)
         if recent >= 4:  # a change that is seen over so many windows makes those before forgotten
             windows = windows[-recent:]
@@ -115,22 +118,18 @@ class Lengths:
         return sum(w.requests for w in self.windows)
 
 
-def _mean(windows: list[Window], values: list[float], tuning: Tuning) -> tuple[float, int | None]:
-    """(the mean to use, of how many of the last windows it is; None: of all).
+def _mean(weights: list[float], values: list[float], tuning: Tuning) -> tuple[float, int | None]:
+    """(the mean to use, of how many of the last windows it is; None: of all). ``weights``: requests of each window.
 
     Every split into earlier and recent windows is tested; of those that are certain the clearest is taken.
     """
     count = total = squares = 0.0
-    for window, value in zip(windows, values, strict=True):
-        count, total, squares = (
-            count + window.requests,
-            total + window.requests * value,
-            squares + window.requests * value * value,
-        )
+    for n, value in zip(weights, values, strict=True):
+        count, total, squares = count + n, total + n * value, squares + n * value * value
     best: tuple[float, float, int] | None = None
     before_count, before_total, before_squares = count, total, squares
-    for recent in range(1, min(len(windows), 49)):
-        n, v = windows[-recent].requests, values[-recent]
+    for recent in range(1, min(len(values), 49)):
+        n, v = weights[-recent], values[-recent]
         before_count, before_total, before_squares = before_count - n, before_total - n * v, before_squares - n * v * v
         recent_count = count - before_count
         if before_count < 40:
@@ -141,7 +140,7 @@ def _mean(windows: list[Window], values: list[float], tuning: Tuning) -> tuple[f
         if abs(now - before) <= tuning.min_length_change * before:
             continue
         # Of one request, from the spread of window means.
-        spread = max(0.0, before_squares - before_count * before * before) / (len(windows) - recent)
+        spread = max(0.0, before_squares - before_count * before * before) / (len(values) - recent)
         variance = spread + (LEAST_SPREAD * before) ** 2
         if variance <= 0:  # of windows that were all 0
             continue
