@@ -66,16 +66,41 @@ def test_one_answer_counts_as_one_however_short_the_usual_ones_are() -> None:
     assert sum(map(operator.mul, weights, tokens)) / sum(weights) == pytest.approx(250.5 * (250.5 * 100 + 1000) / 25051)
 
 
+def test_answers_count_and_not_the_requests_that_arrived_meanwhile() -> None:
+    prompts = [(LONG, 0.5), (SHORT, 0.5)]
+    many = [Answers(25, 300, [(LONG, 12), (SHORT, 12)])] * 8
+    assert expected(prompts, *many, Answers(25, 1500, [(SHORT, 1)])) == pytest.approx(
+        300 * (8 * 24 * 300 + 1500) / (8 * 24 * 300 + 500)
+    )
+
+
+def test_the_look_that_sees_new_prompts_learns_nothing_of_their_answers_nor_do_those_of_the_next_minute() -> None:
+    lengths, seen_s = Lengths(), 30 * 30.0
+    for tick in range(40):
+        prompt = LONG if tick * 30 < seen_s else SHORT
+        answers = ((prompt, 100.0, 100 * ANSWERS[prompt]),)
+        load = Load(4.0, prompt, output_tokens=ANSWERS[prompt], prompt_length_shares=((prompt, 1.0),), answers=answers)
+        lengths = lengths.observe(load, 30.0, tick * 30.0)
+        known = {bucket for bucket, _, _ in lengths.outputs.usual}
+        since_s = tick * 30 - (lengths.new_since_s or 0.0)
+        assert (round(SHORT) in known) == (tick * 30 > seen_s and since_s > 60), tick
+        assert (round(LONG) in known) == (tick * 30 > 60), "as at the first look"
+
+
 def test_the_mean_is_that_of_the_tokens_where_the_prompts_stay() -> None:
     answers = [Answers(10, 200, [(LONG, 9), (SHORT, 1)]), Answers(30, 100, [(LONG, 27), (SHORT, 3)])]
     assert expected([(LONG, 0.9), (SHORT, 0.1)], *answers) == pytest.approx(125)
 
 
 def test_a_usual_answer_is_the_mean_of_the_last_ones() -> None:
-    found = OutputLengths().observe([(LONG, 4.0, 400.0)]).observe([(LONG, 12.0, 2400.0), (SHORT, 1.0, 7.0)])
+    found = (
+        OutputLengths()
+        .observe([(LONG, 4.0, 400.0)], ANSWERS)
+        .observe([(LONG, 12.0, 2400.0), (SHORT, 1.0, 7.0)], ANSWERS)
+    )
     assert found.usual == ((SHORT, 1.0, 7.0), (LONG, 16.0, 175.0))
     for _ in range(200):
-        found = found.observe([(LONG, 50.0, 50 * 300.0)])
+        found = found.observe([(LONG, 50.0, 50 * 300.0)], ())
     _, (_, count, mean) = found.usual
     assert mean == pytest.approx(300.0)
     assert count == SHIPPED.memory_requests + 50

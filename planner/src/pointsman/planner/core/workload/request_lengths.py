@@ -15,13 +15,14 @@ from pointsman.planner.core.workload.output_lengths import Answers, OutputLength
 from pointsman.planner.core.workload.prefix_cache_hits import Prefixes
 
 MOST_LENGTH_WINDOWS: Final = 160
-USUAL_AFTER_S: Final = 60.0  # of new requests: those of their answers that end before are the short ones
+USUAL_AFTER_S: Final = 60.0  # of new prompts: the answers that end before are the short ones
 LEAST_SPREAD: Final = 0.05  # of the mean: window means are never more alike than that
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Mean lengths of ``requests`` requests, in tokens. ``answered``: (prompt tokens, weight) of what was answered."""
+    """Mean lengths of the ``requests`` that arrived, in tokens. ``answered``: (prompt tokens, requests) of what was
+    answered meanwhile; where no answer was counted, of what had arrived before."""
 
     at_s: float
     requests: float
@@ -42,7 +43,7 @@ class Lengths:
     output_tokens: float | None = None
     finished_tokens: float | None = None  # output of those that ended
     first_s: float | None = None  # when requests were first seen …
-    changed_s: float | None = None  # … and when prompts were last seen to be of another kind than before
+    changed_s: float | None = None  # … and the first window of prompts that are of another kind than those before
     first: FirstAnswers = field(default_factory=FirstAnswers)
     prefixes: Prefixes = field(default_factory=Prefixes)
     outputs: OutputLengths = field(default_factory=OutputLengths)
@@ -57,35 +58,41 @@ class Lengths:
         nothing = load.prompt_tokens is None and load.output_tokens is None
         if nothing or prompt_seen is None or output_seen is None or requests <= 0:
             return replace(self, first=first)
-        answered = [(prompt, count) for prompt, count, _ in load.answers] or self.shares
-        kept = tuple((round(prompt), round(weight, 3)) for prompt, weight in answered)
+        answers = [(prompt, count) for prompt, count, _ in load.answers]
+        answered = answers or [(prompt, share * requests) for prompt, share in self.shares]
+        kept = tuple((round(prompt), round(count, 3)) for prompt, count in answered)
         windows = [*self.windows, Window(now_s, requests, prompt_seen, output_seen, kept)][-MOST_LENGTH_WINDOWS:]
-        new_s = self.new_since_s
-        is_usual = new_s is not None and now_s - new_s > USUAL_AFTER_S
-        outputs = self.outputs.observe(load.answers, tuning) if is_usual else self.outputs
         total = sum(w.requests for w in windows)
         # Eight windows and 60 requests are kept whatever their age.
         while (
             len(windows) > 8 and windows[0].at_s < now_s - tuning.length_window_s and total - windows[0].requests > 60
         ):
             total -= windows.pop(0).requests
-        prompt, recent_prompts = _mean([w.requests for w in windows], [w.prompt_tokens for w in windows], tuning)
+        arrived = [w.requests for w in windows]
+        prompt, recent_prompts = _mean(arrived, arrived, [w.prompt_tokens for w in windows], tuning)
+        changed_s = self.changed_s if recent_prompts is None else windows[-recent_prompts].at_s
+        new_s = self.first_s if changed_s is None else changed_s
+        is_usual = new_s is not None and now_s - new_s > USUAL_AFTER_S
+        arriving = {prompt for prompt, _ in self.shares}
+        outputs = self.outputs.observe(load.answers, arriving, tuning) if is_usual else self.outputs
         cached = self.cached_share
         if load.cached_tokens is not None:
             share = min(max(load.cached_tokens / max(prompt_seen, 1.0), 0.0), 1.0)
             cached += min(1.0, requests / tuning.memory_requests) * (share - cached)
         # The distribution has no test of its own: it is forgotten when a mean says that requests are others now.
         behind = self.shares_of * 0.5 ** (window_s / 100)
-        weight = requests / (requests + behind)
         if recent_prompts is not None:
-            weight = max(weight, 0.9)
+            behind = min(behind, requests / 9)  # of the shares a tenth is left of what was before
+        weight = requests / (requests + behind)
         if load.prompt_length_shares:
             shares = _mix_shares(self.shares, load.prompt_length_shares, weight if self.shares else 1.0)
             behind += requests
         else:
             shares = self.shares if self.shares_of > 0 else ((prompt, 1.0),)  # only means are known
-        as_now = outputs.as_to(shares, [Answers(w.requests, w.output_tokens, w.answered) for w in windows])
-        output, recent_outputs = _mean(*as_now, tuning)
+        weights, as_now = outputs.as_to(shares, [Answers(w.requests, w.output_tokens, w.answered) for w in windows])
+        output, recent_outputs = _mean(
+            [sum(n for _, n in w.answered) or w.requests for w in windows], weights, as_now, tuning
+        )
         recent = max(recent_prompts or 0, recent_outputs or 0)
         if recent >= 4:  # a change that is seen over so many windows makes those before forgotten
             windows = windows[-recent:]
@@ -100,7 +107,7 @@ class Lengths:
             output_tokens=max(output, first.output_tokens or 0.0),
             finished_tokens=output,
             first_s=now_s if self.first_s is None else self.first_s,
-            changed_s=now_s if recent_prompts is not None else self.changed_s,
+            changed_s=changed_s,
             first=first,
             prefixes=prefixes,
             outputs=outputs,
@@ -118,38 +125,38 @@ class Lengths:
         return sum(w.requests for w in self.windows)
 
 
-def _mean(weights: list[float], values: list[float], tuning: Tuning) -> tuple[float, int | None]:
-    """(the mean to use, of how many of the last windows it is; None: of all). ``weights``: requests of each window.
+def _mean(counts: list[float], weights: list[float], values: list[float], tuning: Tuning) -> tuple[float, int | None]:
+    """(the mean to use, of how many of the last windows it is; None: of all).
 
-    Every split into earlier and recent windows is tested; of those that are certain the clearest is taken.
+    Every split into earlier and recent windows is tested; of those that are certain the clearest is taken. ``counts``:
+    requests of each window. Windows of other ``weights`` together tell as much as (Σ w)² / Σ (w² / n) requests.
     """
-    count = total = squares = 0.0
-    for n, value in zip(weights, values, strict=True):
-        count, total, squares = count + n, total + n * value, squares + n * value * value
+    parts = [(w, w * v, w * v * v, w * w / n) for n, w, v in zip(counts, weights, values, strict=True)]
+    weight, total, squares, inverse = (sum(column) for column in zip(*parts, strict=True))
     best: tuple[float, float, int] | None = None
-    before_count, before_total, before_squares = count, total, squares
+    before, before_total, before_squares, before_inverse = weight, total, squares, inverse
     for recent in range(1, min(len(values), 49)):
-        n, v = weights[-recent], values[-recent]
-        before_count, before_total, before_squares = before_count - n, before_total - n * v, before_squares - n * v * v
-        recent_count = count - before_count
-        if before_count < 40:
-            break
-        if recent_count < 12:
+        w, wv, wvv, wwn = parts[-recent]
+        before, before_total, before_squares = before - w, before_total - wv, before_squares - wvv
+        before_inverse -= wwn
+        before_count = before * before / max(before_inverse, 1e-12)
+        now_count = (weight - before) ** 2 / max(inverse - before_inverse, 1e-12)
+        if before_count < 40 or now_count < 12:
             continue
-        before, now = before_total / before_count, (total - before_total) / recent_count
-        if abs(now - before) <= tuning.min_length_change * before:
+        then, now = before_total / before, (total - before_total) / (weight - before)
+        if abs(now - then) <= tuning.min_length_change * then:
             continue
         # Of one request, from the spread of window means.
-        spread = max(0.0, before_squares - before_count * before * before) / (len(values) - recent)
-        variance = spread + (LEAST_SPREAD * before) ** 2
+        spread = max(0.0, before_squares - before * then * then) / (len(values) - recent)
+        variance = spread + (LEAST_SPREAD * then) ** 2
         if variance <= 0:  # of windows that were all 0
             continue
         # Lengths are skewed, their logarithms hardly: one very long prompt is no change of their kind.
-        further = min(abs(now - before), before * abs(math.log(max(now, 1e-9) / max(before, 1e-9))))
-        certainty = further / math.sqrt(variance / recent_count + variance / before_count)
+        further = min(abs(now - then), then * abs(math.log(max(now, 1e-9) / max(then, 1e-9))))
+        certainty = further / math.sqrt(variance / now_count + variance / before_count)
         if certainty > tuning.length_change_sigmas and (best is None or certainty > best[0]):
             best = certainty, now, recent
-    return (total / count, None) if best is None else (best[1], best[2])
+    return (total / weight, None) if best is None else (best[1], best[2])
 
 
 def _mix_shares(
