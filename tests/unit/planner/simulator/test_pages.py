@@ -86,8 +86,8 @@ def test_a_simulated_gateway_shows_what_a_real_one_does() -> None:
         assert shown == labels_of(real, name, values), name
 
 
-@pytest.mark.parametrize("prompt_tokens", [0, 1, 100, 128, 129, 2_000_000])
-def test_answers_are_counted_in_the_bucket_of_their_prompt_by_both(prompt_tokens: int) -> None:
+@pytest.mark.parametrize(("prompt_tokens", "later"), [(0, 50), (1, 0), (100, 50), (128, 0), (129, 50), (2_000_000, 50)])
+def test_answers_are_counted_in_the_bucket_of_their_prompt_by_both(prompt_tokens: int, later: int) -> None:
     simulated, real = GatewayPage(None), GatewayMetrics("simulated")
     simulated.ended(0.5, 0.02, prompt_tokens, 20, streamed=True)
     simulated.ended(0.5, 0.02, prompt_tokens, 30, streamed=False)
@@ -102,7 +102,7 @@ def test_answers_are_counted_in_the_bucket_of_their_prompt_by_both(prompt_tokens
     ):
         assert simulated.page(held=0)[name] == page[name]
     begun = simulated.page(held=0)
-    simulated.ended(0.5, 0.02, prompt_tokens, 50, streamed=True)
+    simulated.ended(0.5, 0.02, prompt_tokens, later, streamed=True)
     simulated.accepted(prompt_tokens)
     load = observation(
         at_s=2.5, age_s=0.0, gateways=[Reading(begun, simulated.page(held=0), 2.5)], workers=[],
@@ -110,7 +110,7 @@ def test_answers_are_counted_in_the_bucket_of_their_prompt_by_both(prompt_tokens
     ).load  # fmt: skip
     assert load is not None
     ((bucket, share),) = load.prompt_length_shares
-    assert load.answers == ((bucket, 1.0, 50.0),)
+    assert load.answers == ((bucket, 1.0, float(later)),)
     assert share == 1.0
 
 

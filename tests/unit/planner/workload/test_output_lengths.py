@@ -51,10 +51,21 @@ def test_where_nothing_is_known_of_what_was_answered_it_is_taken_as_it_is() -> N
     assert as_to([(LONG, 1.0)], Answers(20, 7, [(SHORT, 20)]), of=empty) == [7.0], "no multiple of nothing"
 
 
+def test_twelve_answers_are_enough_to_know_what_is_usual() -> None:
+    assert as_to([(LONG, 1.0)], Answers(20, 1000, [(SHORT, 20)]), of=known(12.0)) == [200.0]
+
+
+def test_windows_weigh_as_many_answers_as_they_have_also_beside_unknown_ones() -> None:
+    weights, _ = known().as_to([(LONG, 1.0)], [Answers(99, 100, [(LONG, 10)]), Answers(30, 300, [(64.0, 7)])])
+    assert weights == [10, 30], "where nothing is known, as the requests that arrived"
+
+
 def test_of_prompts_that_nobody_has_seen_the_same_is_expected_as_of_those_that_were_answered() -> None:
     """A tenth of the prompts is known and stays, the others are new ones: the tenth does not stand for all."""
     before = [(LONG, 0.9), (SHORT, 0.1)]
     assert as_to([(64.0, 1.0)], Answers(20, 140, before)) == [140.0]
+    each = Answers(1, 100, [(LONG, 1)]), Answers(1, 500, [(SHORT, 1)])
+    assert as_to([(64.0, 1.0)], *each) == [100.0, 500.0], "each as it was"
     assert as_to([(64.0, 0.9), (SHORT, 0.1)], Answers(20, 140, before)) == pytest.approx([0.9 * 140 + 0.1 * 500])
 
 
@@ -104,6 +115,43 @@ def test_a_usual_answer_is_the_mean_of_the_last_ones() -> None:
     _, (_, count, mean) = found.usual
     assert mean == pytest.approx(300.0)
     assert count == SHIPPED.memory_requests + 50
+
+
+def test_answers_to_prompts_that_came_only_once_are_not_usual_ones() -> None:
+    """A minute after them only the long ones are left of them."""
+    assert OutputLengths().observe([(LONG, 20.0, 90_000.0)], {SHORT}).usual == ()
+    assert known().observe([(LONG, 200.0, 200 * 300.0)], {SHORT}).usual[-1] == (round(LONG), 400.0, 200.0)
+
+
+def test_long_answers_among_many_short_ones_are_no_change() -> None:
+    """A tenth are chats of 400 tokens, the others are answered with yes or no: one request a second."""
+    draw, lengths = random.Random(5), Lengths()
+    for tick in range(400):
+        requests = [(LONG, draw.expovariate(1 / 400)) if draw.random() < 0.1 else (64.0, 1.0) for _ in range(3)]
+        by_prompt = {prompt: [tokens for of, tokens in requests if of == prompt] for prompt, _ in requests}
+        load = Load(
+            3 / TICK_S, sum(prompt for prompt, _ in requests) / 3,
+            output_tokens=sum(tokens for _, tokens in requests) / 3,
+            prompt_length_shares=tuple((prompt, len(each) / 3) for prompt, each in sorted(by_prompt.items())),
+            answers=tuple((prompt, float(len(each)), sum(each)) for prompt, each in sorted(by_prompt.items())),
+        )  # fmt: skip
+        lengths = lengths.observe(load, TICK_S, TICK_S * tick)
+        if tick > 60:
+            assert lengths.output_tokens is not None
+            assert 0.4 * 41 < lengths.output_tokens < 2.2 * 41, tick
+
+
+def test_the_first_windows_of_new_prompts_do_not_stand_for_all_that_follow() -> None:
+    lengths = Lengths()
+    for tick in range(100):
+        lengths = lengths.observe(
+            Load(4.0, LONG, prompt_length_shares=((LONG, 1.0),), output_tokens=1.0), 2.5, 2.5 * tick
+        )
+    for tick in range(100, 112):  # of the first four windows, which show the change, by chance
+        seen = ((64.0, 1.0),) if tick < 104 else ((64.0, 0.6), (SHORT, 0.4))
+        load = Load(10.0, 140.0, prompt_length_shares=seen, output_tokens=1.0)
+        lengths = lengths.observe(load, 2.5, 2.5 * tick)
+    assert dict(lengths.shares)[SHORT] > 0.25
 
 
 def lengths_of(mix: list[float], *, requests: int = 25, late: int = 4) -> list[float | None]:
