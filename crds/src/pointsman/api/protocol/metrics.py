@@ -106,14 +106,14 @@ GATEWAY_ANSWERS: Final = Metric(
     "pointsman_gateway_answers_total",
     "counter",
     ("service", "prompt_tokens"),
-    "Finished requests by the length of their prompts; prompt_tokens: the upper bound of the bucket that "
-    "pointsman_gateway_prompt_tokens counts such a prompt in.",
+    "Requests with a whole answer by the length of their prompts; prompt_tokens: the upper bound of the bucket, which "
+    "has only its own requests, not those of lower ones.",
 )
 GATEWAY_ANSWER_TOKENS: Final = Metric(
     "pointsman_gateway_answer_tokens_total",
     "counter",
     ("service", "prompt_tokens"),
-    "Output tokens of finished requests by the length of their prompts; prompt_tokens: as for "
+    "Output tokens of requests with a whole answer by the length of their prompts; prompt_tokens: as for "
     "pointsman_gateway_answers_total.",
 )
 GATEWAY_TTFT: Final = Metric(

@@ -40,8 +40,8 @@ class Tuning(BaseModel):
     """A smaller relative change of the mean length is no new mix. Higher: small changes wait for the long mean. Lower:
     sizing follows chance."""
     memory_requests: Factor = 200.0
-    """Requests behind the mean of cached tokens, answers behind a usual one, images behind the mean of image times.
-    More: caches that fill up are seen late. Fewer: the means vary by chance."""
+    """Number of requests behind the mean of cached tokens, of answers behind a bucket's usual answer, of images behind
+    the mean of image times. More: changes are seen late. Fewer: the means vary by chance."""
 
     # --- engine ---
     model_ratio_bound: Factor = 4.0
