@@ -120,8 +120,7 @@ def added(before: Page, after: Page, name: str, **only: str) -> float | None:
 def added_by(before: Page, after: Page, names: Sequence[str], label: str) -> dict[str, tuple[float, ...]]:
     """What each of some counters of one process gained, by the values of a label that they have in common.
 
-    Empty if one of them is missing on either page, but for a target that was not read before. If any of them went down,
-    all were restarted.
+    Empty if one of them is not on the newer page. If any of them went down, all were restarted.
     """
     if any(name not in after or _is_later(before, name) for name in names):
         return {}
