@@ -20,6 +20,7 @@ from pointsman.api.protocol import names
 from pointsman.api.protocol.control import WorkerPhase
 from pointsman.api.protocol.names import Role
 from pointsman.api.protocol.prefill import PrefillOutcome, PrefillReply, PrefillRequest
+from pointsman.serving.local_remote import PrefillReason
 from pointsman.workers.prefill_server import PAUSES
 from waiting import eventually
 
@@ -352,5 +353,5 @@ async def test_two_services_of_one_name_in_two_namespaces_never_see_each_others_
         )
     )
     for namespace, (prefill, decode) in workers.items():
-        assert decode.decisions("remote") == 10
+        assert decode.decisions("remote") == 10, {reason.value: decode.decisions(reason) for reason in PrefillReason}
         assert sorted(prefill.engine.prefills) == [(tokens[namespace],) * length for length in range(20, 30)]
