@@ -86,7 +86,7 @@ class GatewayMetrics:
         answers, tokens = (
             _counter(each, self.registry) for each in (names.GATEWAY_ANSWERS, names.GATEWAY_ANSWER_TOKENS)
         )
-        # 0 from the start, for the reason that arrivals have
+        # 0 from the start: else the first answer in a bucket is no increase for Prometheus
         self._answers = [
             (answers.labels(service, bound), tokens.labels(service, bound)) for bound in names.TOKEN_BUCKETS
         ]
@@ -176,9 +176,11 @@ class GatewayMetrics:
             return TpotVerdict.UNKNOWN
         return TpotVerdict.MET if tpot_s <= self._objectives.tpot_s else TpotVerdict.MISSED
 
-    def finished(self, prompt_tokens: int, output_tokens: int) -> None:
-        """A request got its whole answer."""
+    def finished(self, prompt_tokens: int | None, output_tokens: int) -> None:
+        """A request got its whole answer. ``prompt_tokens`` None: not known, so it is in no bucket of prompts."""
         self._output_tokens.observe(output_tokens)
+        if prompt_tokens is None:
+            return
         answers, tokens = self._answers[bisect_left(names.TOKEN_BOUNDS, prompt_tokens)]
         answers.inc()
         tokens.inc(output_tokens)

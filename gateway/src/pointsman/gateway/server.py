@@ -493,7 +493,7 @@ class GatewayServer:
         paths = self._metrics.by_path(record.provenance.path if record.provenance else "local")
         if record.status == 200 and record.outcome == "ok" and record.endpoint.generates:
             paths.e2e.observe(now_s - record.arrived_s)
-            self._metrics.finished(record.prompt_tokens or 0, record.output_tokens)
+            self._metrics.finished(record.prompt_tokens, record.output_tokens)
             if record.stream and record.tpot_s is not None:
                 paths.tpot.observe(record.tpot_s)
         record.ended(record.outcome in REFUSED_AFTERWARDS, now_s, self._metrics)

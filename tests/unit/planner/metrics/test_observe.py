@@ -236,6 +236,10 @@ def test_answers_of_all_gateways_are_counted_by_their_prompts_and_those_of_an_ol
         return [(count, tokens) for _, count, tokens in load.answers]
 
     assert answers(*both) == [(2, 80), (1, 70)]
+    one.metrics.finished(None, 500)
+    unknown = Reading(after[0], one.page(), 5.0)
+    assert unknown.observed(named.GATEWAY_OUTPUT_TOKENS.name).total == 500
+    assert answers(unknown) == [], "a prompt of unknown length is no short one"
     assert answers(both[0], replace(both[1], is_old=True)) == [(1, 30)]
     strange = {(("prompt_tokens", "many"), ("service", "chat")): 9.0, (("service", "chat"),): 9.0}
     added = {name: {**after[0][name], **strange} for name in (named.GATEWAY_ANSWERS.name,)}
