@@ -66,8 +66,8 @@ class Pool:
 
 
 def is_sudden(forecaster: RateForecaster, now_s: float, tuning: Tuning = SHIPPED) -> bool:
-    """Whether the rate changed suddenly a moment ago: for so long nothing waits to be sure."""
-    return forecaster.changed_s is not None and now_s - forecaster.changed_s <= tuning.patience_s
+    """Whether the rate rose suddenly a moment ago: for so long nothing waits to be sure."""
+    return forecaster.rose_s is not None and now_s - forecaster.rose_s <= tuning.patience_s
 
 
 def last_fall_s(forecaster: RateForecaster, now_s: float, lead_s: float) -> float | None:
@@ -125,7 +125,7 @@ class DemandSnapshot:
 
     @property
     def sudden(self) -> bool:
-        """Whether the rate changed suddenly a moment ago, of requests of the kind that is known."""
+        """Whether the rate rose suddenly a moment ago, of requests of the kind that is known."""
         changed_s, tuning = self.prompts_changed_s, self.point.tuning
         new = changed_s is not None and self.now_s - changed_s <= tuning.patience_s
         return not new and is_sudden(self.forecaster, self.now_s, tuning)

@@ -57,8 +57,8 @@ class RateForecaster:
     trend: Trend | None = None
     dispersion: float = 1.5  # variance of counts relative to Poisson's
     surprises: tuple[float, ...] = ()
-    changed_s: float | None = None  # the last time the filter was re-armed
-    fell_s: float | None = None  # … downwards
+    rose_s: float | None = None  # when the rate rose suddenly, unless it fell since …
+    fell_s: float | None = None  # … and when it last fell suddenly
 
     def observe(self, count: float | None, window_s: float, now_s: float, tuning: Tuning = SHIPPED) -> "RateForecaster":
         """Take ``count`` arrivals of the last ``window_s`` seconds; None: not known.
@@ -96,10 +96,8 @@ class RateForecaster:
                 dispersion=min(max(dispersion, 1.0), 9.0),
             )  # fmt: skip
         anew = Trend(trend.level, 0.0, surprise * surprise + trend.var_level + noise, 0.0, 1e-6 * scale * scale)
-        changed = replace(self, trend=anew.update(surprise, noise), surprises=(), changed_s=now_s)
-        if surprise < 0:
-            return replace(changed, fell_s=now_s)
-        return changed
+        changed = replace(self, trend=anew.update(surprise, noise), surprises=())
+        return replace(changed, rose_s=None, fell_s=now_s) if surprise < 0 else replace(changed, rose_s=now_s)
 
     def expected(self, ahead_s: float, tuning: Tuning = SHIPPED) -> float:
         """The rate ``ahead_s`` from now; 0 before anything was seen."""
