@@ -198,7 +198,7 @@ def _targets(
         memory_s=kept_s(
             policy.scale_in_stabilization_s,
             state.leads.lead_s(policy.start_s),
-            state.lengths.new_since_s,
+            state.lengths.changed_s,
             now_s,
             policy.tuning,
         ),
