@@ -23,7 +23,6 @@ from bench.rows import options, write
 from pointsman.planner.core.state import State
 from pointsman.planner.core.tuning import SHIPPED
 from pointsman.planner.core.types import Load as Arriving
-from pointsman.planner.core.workload.output_length_startup import FirstAnswers
 from pointsman.planner.core.workload.request_lengths import Lengths
 from pointsman.planner.simulator.baselines import PLANNERS, best_static, causal, clairvoyant
 from pointsman.planner.simulator.baselines.layouts import ALL_REMOTE
@@ -160,7 +159,7 @@ def remembering(prompt_tokens: float, output_tokens: float, window_s: float) -> 
     load = Arriving(REMEMBERED_RATE, prompt_tokens, output_tokens=output_tokens, measured=measured)
     for number in range(-int(SHIPPED.length_window_s / window_s), 0):
         lengths = lengths.observe(load, window_s, number * window_s)
-    return State(lengths=replace(lengths, first=FirstAnswers(over=True)))
+    return State(lengths=lengths)
 
 
 if __name__ == "__main__":

@@ -53,7 +53,6 @@ SHOWN_BY: Final = {
     "max_retention_s": "onoff",
     "ready_requests": "moon_conv",
     "switch_min_gain": "onoff",
-    "reversal_min_gain": "onoff",
     "switch_evaluations": "burst",
     "failing_share": "onoff",
     "max_attainment_loss": "burst",

@@ -4,7 +4,7 @@ In Shadow this is what a policy is judged by: had its plans been carried out, wh
 objectives, and how far is its word to be trusted?
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pointsman.planner.core.types import Objectives, Service
 
@@ -33,20 +33,22 @@ class Score:
     ) -> "Score":
         """Take one look, of so many ``requests``; ``if_executed`` None: decisions are carried out.
 
-        A look at which nothing ended changes nothing. What was counted against other objectives is forgotten.
+        Where no request ended, nothing is compared; what decisions would have made of such a look counts all the same.
+        What was counted against other objectives is forgotten.
         """
-        if service.attainment is None:
-            return self
         known = self if self.objectives in (None, objectives) else Score()
         weight = min(1.0, requests / 500)
 
         def mean(so_far: float | None, value: float) -> float:
             return value if so_far is None else so_far + weight * (value - so_far)
 
+        executed = None if if_executed is None else mean(known.if_executed, if_executed)
+        if service.attainment is None:
+            return replace(known, if_executed=executed, objectives=objectives)
         return Score(
             mean(known.predicted, predicted),
             mean(known.observed, service.attainment),
             mean(known.error, abs(service.attainment - predicted)),
-            None if if_executed is None else mean(known.if_executed, if_executed),
+            executed,
             objectives,
         )

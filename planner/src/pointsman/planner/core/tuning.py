@@ -120,9 +120,6 @@ class Tuning(BaseModel):
     # --- switches ---
     switch_min_gain: Share = 0.05
     """A switch must serve this much more of the need. Higher: fewer switches. Lower: switches for little."""
-    reversal_min_gain: Share = 0.2
-    """Within the length window, a switch back to where the last one came from must serve this much more of the need.
-    Higher: a wrong switch stays. Lower: workers switch to and fro."""
     switch_evaluations: Count = 3
     """A switch must be better in this number of evaluations in a row. More: it comes later. Fewer: chance switches
     workers."""

@@ -110,9 +110,6 @@ class Load:
     prompt_length_shares: tuple[tuple[float, float], ...] = ()  # (tokens, share of requests), shares sum to 1
     answers: tuple[tuple[float, float, float], ...] = ()  # that ended: (prompt tokens, answers, their tokens)
     measured: float | None = None  # requests behind the means; None: about as many as arrived
-    ended_per_s: float | None = None  # requests that got their last one
-    decoding: float | None = None  # sequences that decode now, on all decode workers
-    step_ms: float | None = None  # between two tokens of a sequence, mean over tokens of the window
     pulled_tokens: float | None = None  # whose KV came from prefill workers …
     pulling_s: float | None = None  # … in so many seconds, all pulls together
     uncached: Uncached | None = None

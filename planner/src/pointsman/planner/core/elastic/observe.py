@@ -48,8 +48,7 @@ def seen_by_gateways(
         seen = counted_once(seen, before)
     ttft, tpot = attainment_at_most(read, objectives)
     service = seen.service and replace(seen.service, ttft_attainment=ttft, tpot_attainment=tpot)
-    # There are no decode workers, which would report the sequences that decode.
-    return replace(seen, load=seen.load and replace(seen.load, decoding=None), service=service)
+    return replace(seen, service=service)
 
 
 def attainment_at_most(gateways: Sequence[Reading], objectives: Objectives) -> tuple[float | None, float | None]:

@@ -36,6 +36,7 @@ def inputs(choice: Choice) -> tuple[tuple[str, float], ...]:
         "decodeBatch": point.batch,
         "contextDispersion": point.context_scv,
         "stepMilliseconds": point.step_s * 1000,
+        "decodeDrainPerSecond": point.drain_per_s,
         "transferMilliseconds": point.transfer_s * 1000,
         "thresholdTokens": float(observation.routing.max_local_prefill_tokens),
         "startSeconds": state.leads.start_s,

@@ -83,9 +83,9 @@ def _worse(choice: Choice, way: Way, attainment: float) -> Iterator[str]:
         yield rejections.too_many_switches(most_moved, len(observation.workers))
     if step.after == now and moved and layout.total == now.total:
         keeps = kept_by(choice.point, observation, wanted.rate_per_s, state.forecaster.dispersion)
-        for _, gain, worth in weighed_switches(observation, policy, wanted, state, (moved,)):
-            if worth <= 0:
-                yield rejections.little_gain(gain, gain - worth)
+        for _, gain in weighed_switches(observation, policy, wanted, (moved,)):
+            if gain <= policy.tuning.switch_min_gain:
+                yield rejections.little_gain(gain, policy.tuning.switch_min_gain)
             elif keeps(moved) < keeps(0) - policy.tuning.max_attainment_loss:
                 yield rejections.loses(keeps(moved), keeps(0))
 

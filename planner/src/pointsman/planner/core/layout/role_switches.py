@@ -70,13 +70,13 @@ def _best_switch(
     At most four workers switch, and of equally good layouts the one with the fewest switches.
     """
     now, most_lost = observation.layout, policy.tuning.max_attainment_loss
-    best, best_worth = now, 0.0
+    best, best_gain = now, policy.tuning.switch_min_gain
     keeps = kept_by(point, observation, wanted.rate_per_s, state.forecaster.dispersion)
     moves = sorted(range(-4, 5), key=abs)
-    for layout, _, worth in weighed_switches(observation, policy, wanted, state, moves):
+    for layout, gain in weighed_switches(observation, policy, wanted, moves):
         # Needs are whole workers: who lacks a hundredth of one seems to lack half, and the other role would pay for it.
-        if worth > best_worth and keeps(layout[0] - now[0]) >= keeps(0) - most_lost:
-            best, best_worth = layout, worth
+        if gain > best_gain and keeps(layout[0] - now[0]) >= keeps(0) - most_lost:
+            best, best_gain = layout, gain
     return best
 
 
@@ -95,35 +95,25 @@ def kept_by(point: OperatingPoint, observation: Observation, rate_per_s: float, 
 
 
 def weighed_switches(
-    observation: Observation, policy: Policy, wanted: Targets, state: State, moves: Sequence[int]
-) -> Iterator[tuple[Layout, float, float]]:
-    """(a layout with so many decode workers made prefill workers, the share of the need that it serves more, what of
-    that is beyond what a switch must bring).
+    observation: Observation, policy: Policy, wanted: Targets, moves: Sequence[int]
+) -> Iterator[tuple[Layout, float]]:
+    """(a layout with so many decode workers made prefill workers, the share of the need that it serves more).
 
     What only starts serves nobody yet: it is the workers that serve which are weighed, and a role without one of these
     gains nothing. Layouts that leave a role its bounds are left out.
     """
-    tuning, (need_p, need_d) = policy.tuning, wanted.load_now
+    need_p, need_d = wanted.load_now
     now, serving = observation.layout, observation.serving_layout
-    # For so long the means are also of requests that the last switch was made for.
-    recent = [r for r in state.history.switches if observation.at_s - r.at_s < tuning.length_window_s]
-    last = recent[-1].target if recent else None
 
     def served(p: int, d: int) -> float:
         """The share of the need that the scarcer role has."""
         return min(1.0, p / need_p, d / need_d)
 
-    def band(way: Role) -> float:
-        """What must be gained; more for undoing what was done a moment ago."""
-        return tuning.switch_min_gain if last in (None, way) else tuning.reversal_min_gain
-
     for moved in moves:
         p, d = now[0] + moved, now[1] - moved
         if not (policy.prefill.least <= p <= policy.prefill.most and policy.decode.least <= d <= policy.decode.most):
             continue
-        way = Role.PREFILL if moved > 0 else Role.DECODE
-        gain = served(serving[0] + moved, serving[1] - moved) - served(*serving)
-        yield Layout(p, d), gain, gain - band(way)
+        yield Layout(p, d), served(serving[0] + moved, serving[1] - moved) - served(*serving)
 
 
 def switches_between(now: Layout, target: Layout) -> tuple[Switch, ...]:

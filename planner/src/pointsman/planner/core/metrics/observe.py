@@ -169,7 +169,7 @@ def observation(
         age_s=math.inf if not gateways or len(live) < len(gateways) else max(age_s, _half_unread_s(serving)),
         workers=tuple(map(_worker, workers)),
         routing=routing,
-        load=_load(live, workers, is_whole=not unread),
+        load=_load(live, workers),
         service=_service(live, workers, objectives) if live else None,
         samples=_samples(serving),
         # The smallest of both, since any worker may get any request.
@@ -289,20 +289,18 @@ def _worker(seen: Seen) -> Worker:
     )
 
 
-def _load(gateways: Sequence[Reading], workers: Sequence[Seen], is_whole: bool) -> Load | None:
-    """What came in the window; None: no gateway counts requests. ``is_whole``: these are all gateways."""
+def _load(gateways: Sequence[Reading], workers: Sequence[Seen]) -> Load | None:
+    """What came in the window; None: no gateway counts requests."""
     # Each over its own time: that of a gateway whose last scrape failed is longer.
     rates = _known(_accepted_per_s(reading) for reading in gateways)
     if not rates:
         return None
     outputs = named.GATEWAY_OUTPUT_TOKENS.name
-    ended_per_s = sum(reading.observed(outputs).count / reading.seconds for reading in gateways)
     accepted = together(gateways, named.GATEWAY_PROMPT_TOKENS.name)
     prompts = accepted.less(together(gateways, named.GATEWAY_REFUSED_PROMPT_TOKENS.name))
     prefilled = _prefilled(_engines(workers, Role.PREFILL))
     _, asked, computed = prefilled
     cached = 1 - computed / asked if asked > 0 else None
-    decoding, step_ms = _decoding(_engines(workers, Role.DECODE))
     pulled_tokens, pulling_s = _pulled(_engines(workers, *Role))
     return Load(
         arrivals_per_s=sum(rates),
@@ -311,10 +309,6 @@ def _load(gateways: Sequence[Reading], workers: Sequence[Seen], is_whole: bool) 
         output_tokens=together(gateways, outputs).mean,
         prompt_length_shares=prompts.shares(),
         answers=_answers(gateways),
-        # A gateway that is not read does not count who ended, while engines know of all who decode.
-        ended_per_s=ended_per_s if is_whole else None,
-        decoding=decoding,
-        step_ms=step_ms,
         pulled_tokens=pulled_tokens,
         pulling_s=pulling_s,
         uncached=_uncached(_engines(workers, Role.DECODE), prefilled),
@@ -350,14 +344,6 @@ def _engines(workers: Sequence[Seen], *roles: Role) -> list[Reading]:
     """The readings of workers of these roles whose engines have started."""
     started = (seen for seen in workers if seen.worker.condition is not WorkerCondition.STARTING)
     return [seen.metrics for seen in started if seen.worker.role in roles]
-
-
-def _decoding(decoders: Sequence[Reading]) -> tuple[float | None, float | None]:
-    """(sequences that decode, milliseconds between two of their tokens); None: a decode worker does not report it."""
-    running = _known(reading.gauge("vllm:num_requests_running") for reading in decoders)
-    if len(running) < len(decoders):
-        return None, None
-    return sum(running, 0.0), _milliseconds(together(decoders, "vllm:inter_token_latency_seconds").mean)
 
 
 def _pulled(engines: Sequence[Reading]) -> tuple[float | None, float | None]:

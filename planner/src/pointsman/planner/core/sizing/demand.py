@@ -40,11 +40,11 @@ def deviations(attainment: float) -> float:
 
 
 def kept_s(
-    stabilization_s: float, lead_s: float, new_since_s: float | None, now_s: float, tuning: Tuning = SHIPPED
+    stabilization_s: float, lead_s: float, changed_s: float | None, now_s: float, tuning: Tuning = SHIPPED
 ) -> float:
-    """How long a need is kept: a start-up at least, and longer while requests are new: those before may come back."""
+    """How long a need is kept: a start-up at least, and longer after prompts ``changed_s``: those before may return."""
     new_s = tuning.new_requests_windows * stabilization_s
-    is_new = new_since_s is not None and now_s - new_since_s < new_s
+    is_new = changed_s is not None and now_s - changed_s < new_s
     return max(new_s if is_new else stabilization_s, lead_s)
 
 

@@ -50,8 +50,8 @@ class Needs:
         looks_s = 2 * window_s
         unseen = in_part or not self.highest or now_s - self.highest[-1][0] > max(tuning.max_evaluation_gap_s, looks_s)
         returns = tuple(each for each in self.returns if now_s - each[0] < tuning.return_memory_s)
-        last_s = max((at_s for at_s, needed in self.met if needed - there > 0.5 * (need - there)), default=None)
-        last_s = last_s if need > there else None
+        # Half of what is short now must have been needed then: else a burst is no return of what a quiet service had.
+        last_s = max((at_s for at_s, needed in self.met if 2 * (needed - there) > need - there), default=None)
         met = min(stay, there)
         if need > there and last_s is not None:
             met = need  # it is back: what is short at the next look too did not come back again

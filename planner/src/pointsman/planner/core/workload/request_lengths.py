@@ -5,12 +5,11 @@ long mean is used until a test on the window means says that the recent ones are
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from pointsman.planner.core.tuning import SHIPPED, Tuning
 from pointsman.planner.core.types import Load
-from pointsman.planner.core.workload.output_length_startup import FirstAnswers
 from pointsman.planner.core.workload.output_lengths import Answers, OutputLengths
 from pointsman.planner.core.workload.prefix_cache_hits import Prefixes
 
@@ -41,23 +40,20 @@ class Lengths:
     shares_of: float = 0.0  # requests behind them: of those 100 s ago half
     prompt_tokens: float | None = None
     output_tokens: float | None = None
-    finished_tokens: float | None = None  # output of those that ended
     first_s: float | None = None  # when requests were first seen …
     changed_s: float | None = None  # … and the first window of prompts that are of another kind than those before
-    first: FirstAnswers = field(default_factory=FirstAnswers)
     prefixes: Prefixes = field(default_factory=Prefixes)
     outputs: OutputLengths = field(default_factory=OutputLengths)
 
     def observe(self, load: Load, window_s: float, now_s: float, tuning: Tuning = SHIPPED) -> "Lengths":
         """Take one window; lengths that were not measured in it change nothing."""
-        first = self.first.observe(load, window_s)
         requests = load.measured if load.measured is not None else load.arrivals_per_s * window_s
         # Prompts are measured when they arrive, outputs when they end: a window may have one without the other.
         prompt_seen = self.prompt_tokens if load.prompt_tokens is None else load.prompt_tokens
-        output_seen = self.finished_tokens if load.output_tokens is None else load.output_tokens
+        output_seen = self.output_tokens if load.output_tokens is None else load.output_tokens
         nothing = load.prompt_tokens is None and load.output_tokens is None
         if nothing or prompt_seen is None or output_seen is None or requests <= 0:
-            return replace(self, first=first)
+            return self
         answers = [(prompt, count) for prompt, count, _ in load.answers]
         answered = answers or [(prompt, share * requests) for prompt, share in self.shares]
         kept = tuple((round(prompt), round(count, 3)) for prompt, count in answered)
@@ -104,20 +100,13 @@ class Lengths:
         return Lengths(
             tuple(windows), cached, shares,
             prompt_tokens=prompt,
-            output_tokens=max(output, first.output_tokens or 0.0),
-            finished_tokens=output,
+            output_tokens=output,
             first_s=now_s if self.first_s is None else self.first_s,
             changed_s=changed_s,
-            first=first,
             prefixes=prefixes,
             outputs=outputs,
             shares_of=behind,
         )  # fmt: skip
-
-    @property
-    def new_since_s(self) -> float | None:
-        """Since when the requests are those that they are; None: there were none."""
-        return self.first_s if self.changed_s is None else self.changed_s
 
     @property
     def requests(self) -> float:

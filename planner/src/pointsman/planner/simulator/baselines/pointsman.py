@@ -14,7 +14,6 @@ from pointsman.planner.core.state import State
 from pointsman.planner.core.tuning import SHIPPED, Tuning
 from pointsman.planner.core.types import Decision, NextTick, Observation, Policy
 from pointsman.planner.core.workload.arrival_forecast import RateForecaster
-from pointsman.planner.core.workload.output_length_startup import FirstAnswers
 from pointsman.planner.simulator.types import Planner
 
 NAME: Final = "Pointsman"
@@ -26,10 +25,6 @@ class PresentRate(RateForecaster):
     def expected(self, ahead_s: float, tuning: Tuning = SHIPPED) -> float:
         """The level, at every horizon."""
         return 0.0 if self.trend is None else self.trend.level
-
-
-def _no_unfinished(state: State) -> State:
-    return replace(state, lengths=replace(state.lengths, first=FirstAnswers(over=True)))
 
 
 @dataclass(frozen=True)
@@ -51,7 +46,6 @@ PARTS: Final[Mapping[str, Part]] = {
     "scaling": Part({"scale_out": False, "scale_in": False}),
     "patience": Part({"scale_in_stabilization_s": 0.0, "max_in_transition_share": 1.0}),
     "forecast": Part(first=lambda: State(forecaster=PresentRate())),
-    "unfinished answers": Part(forget=_no_unfinished),  # lengths are those of requests that ended
     "learned start-up": Part({"start_is_told": True}),
     "calibration": Part(samples=False),  # the performance table is believed as it is
     "a table": Part(table=False),  # it learns from the service alone
