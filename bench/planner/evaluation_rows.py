@@ -51,6 +51,8 @@ def _of_load(load: Load, mine: Sequence[Run], beside: Sequence[Run] | None, othe
         yield _ratio(share, mine, beside, as_, at_least=load.least_of_share)
     if beside and load.most_of_gpu_hours is not None:
         yield _ratio(f"{load.name}: GPU-hours", mine, beside, as_, of="gpu_hours", at_most=load.most_of_gpu_hours)
+    if beside and load.least_of_gpu_hours is not None:
+        yield _ratio(f"{load.name}: GPU-hours", mine, beside, as_, of="gpu_hours", at_least=load.least_of_gpu_hours)
     if load.most_of_static is not None and (fixed := others.pop(STATIC, None)):
         who = f"{SEARCH}, {', '.join(sorted({run.note for run in fixed}))}"
         yield _ratio(f"{load.name}: GPU-hours", mine, fixed, who, of="gpu_hours", at_most=load.most_of_static)

@@ -64,8 +64,8 @@ class Load(BaseModel):
     ``median_prompt_tokens``: prompts are of log-normal length. ``remembered_tokens``: the planner remembers prompts and
     outputs of this length from before a pause. ``target``: share within objectives, of requests after
     ``judged_from_s``. ``most_lost``: share that may be less than that of the load ``beside``, or of the causal
-    reference; ``least_of_share`` and ``most_of_gpu_hours``: relative to ``beside``, which rows name ``beside_as``;
-    ``most_of_static``: GPU-hours, relative to those of the cheapest fixed layout that keeps enough.
+    reference; ``least_of_share``, ``least_of_gpu_hours`` and ``most_of_gpu_hours``: relative to ``beside``, which rows
+    name ``beside_as``; ``most_of_static``: GPU-hours, relative to those of the cheapest fixed layout that keeps enough.
     ``drawn``: engine, lengths, rate, layout and objectives are drawn from the seed (``random_loads``).
     """
 
@@ -89,6 +89,7 @@ class Load(BaseModel):
     ttft_ms: float = 1500
     ttft_ms_per_prompt_token: float = 0
     tpot_ms: float = 30
+    attainment: float = 0.95
     max_gpus: int = 16
     most_of_a_role: int = 12
     scaling: bool = True
@@ -101,6 +102,7 @@ class Load(BaseModel):
     beside_as: str = ""
     most_lost: float | None = None
     least_of_share: float | None = None
+    least_of_gpu_hours: float | None = None
     most_of_gpu_hours: float | None = None
     most_of_static: float | None = None
 
@@ -116,7 +118,7 @@ class Load(BaseModel):
             whole_answers_share=self.whole_answers_share,
             seed=seed,
         )
-        objectives = {"ttftMs": self.ttft_ms, "tpotMs": self.tpot_ms}
+        objectives = {"ttftMs": self.ttft_ms, "tpotMs": self.tpot_ms, "attainment": self.attainment}
         objectives["ttftMsPerPromptToken"] = self.ttft_ms_per_prompt_token
         scale_out = {"enabled": self.scaling, "leadSeconds": self.start_s if self.told else None}
         actions = {"scaleOut": scale_out, "scaleIn": {"enabled": self.scaling}}

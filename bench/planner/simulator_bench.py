@@ -140,7 +140,7 @@ class Cell:
         if not self.load.scaling:
             splits = [(prefill, gpus - prefill) for prefill in range(1, gpus)]
             return best_layout(at, splits, routings=(ALL_REMOTE, FIRST_ROUTING))
-        found = best_static.search(at.trace, at.simulation, at.policy)
+        found = best_static.search(at.trace, at.simulation, at.policy, at.policy.objectives.attainment)
         return found.result, f"{found.prefill}P{found.decode}D"
 
 

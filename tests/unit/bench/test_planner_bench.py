@@ -68,6 +68,20 @@ def test_what_goes_wrong_is_in_the_service_that_is_simulated() -> None:
     assert later.output_tokens[~half].mean() == pytest.approx(2 * later.output_tokens[half].mean(), rel=0.05)
 
 
+def test_what_a_policy_asks_for_is_what_its_load_has_to_keep() -> None:
+    assert LOADS["8 requests/s, attainment .8"].service(1).policy.objectives.attainment == 0.8
+    assert all(load.attainment in (0.95, load.target) for load in LOADS.values())
+    found = rows(
+        *(run(OURS, 1, 0.99, hours, f"8 requests/s, {what}") for what, hours in (("plain", 2.0), ("attainment .8", 2.1),
+                                                                               ("attainment .99", 1.9))),
+    )  # fmt: skip
+    hours = {name: (row.ratio, row.target, row.met) for name, row in found.items() if name.endswith("GPU-hours")}
+    assert hours == {
+        "8 requests/s, attainment .8: GPU-hours": (1.05, "ratio <= 1", False),
+        "8 requests/s, attainment .99: GPU-hours": (0.95, "ratio >= 1", False),
+    }
+
+
 def test_what_is_remembered_wrongly_is_in_the_state_the_planner_begins_with() -> None:
     lengths = simulator_bench.remembering(8000, 125, window_s=2.5).lengths
     assert lengths.prompt_tokens == pytest.approx(8000)
