@@ -43,6 +43,9 @@ def _of_load(load: Load, mine: Sequence[Run], beside: Sequence[Run] | None, othe
         name = f"{share} after 5 minutes" if load.judged_from_s else f"{load.name}: share of requests within objectives"
         fixed = others.get(STATIC) if load.scaling else None
         yield _judged(name, mine, fixed, f"{SEARCH}, {_hours(fixed)}" if fixed else None, at_least=load.target)
+    if load.each_seed:
+        kept = float(sum(run.attainment >= (load.target or 0.0) for run in mine))
+        yield row(f"{load.name}: seeds that keep the goal", "", [kept], at_least=len(mine), command=COMMAND)
     if beside and load.most_lost is not None:
         lost = [a.attainment - b.attainment for a, b in _pairs(beside, mine)]
         name = f"{share} lost to {as_}" if as_ else f"{share} lost"
@@ -56,7 +59,7 @@ def _of_load(load: Load, mine: Sequence[Run], beside: Sequence[Run] | None, othe
     if load.most_of_static is not None and (fixed := others.pop(STATIC, None)):
         who = f"{SEARCH}, {', '.join(sorted({run.note for run in fixed}))}"
         yield _ratio(f"{load.name}: GPU-hours", mine, fixed, who, of="gpu_hours", at_most=load.most_of_static)
-    if load.judged_from_s:
+    if load.judged_from_s or load.each_seed:
         yield _reversals(f"{load.name}: reversals", mine)
     if (causal := others.get(CAUSAL)) and (load.beside or not load.most_lost):
         least = round(mean(run.attainment for run in causal) - BELOW_CAUSAL, 4)

@@ -13,6 +13,7 @@ from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
 from pointsman.planner.core.types import Bounds, Policy
 from pointsman.planner.policies import planner_policy
 from pointsman.planner.replay.generators import generate, named_shape
+from pointsman.planner.replay.policy_files import load_policy
 from pointsman.planner.replay.requests import Arrived, faster, superposed, trace_of
 from pointsman.planner.replay.trace_files import load_trace
 from pointsman.planner.shipped_engines import shipped_engine
@@ -20,6 +21,7 @@ from pointsman.planner.simulator.types import Faults, Leads, Simulation, Trace, 
 
 LEADS: Final = Leads(start_spread=0.1, drain_timeout_s=7.0)
 TRUTH: Final = Truth(prefill_kappa=1.15, decode_kappa=1.2, noise_sigma=0.08)
+EXAMPLES: Final = DATA.parents[1] / "examples" / "policies"
 WIDE_SIGMA: Final = 1.2  # of a log-normal: the mean is twice the median
 
 
@@ -66,7 +68,9 @@ class Load(BaseModel):
     ``judged_from_s``. ``most_lost``: share that may be less than that of the load ``beside``, or of the causal
     reference; ``least_of_share``, ``least_of_gpu_hours`` and ``most_of_gpu_hours``: relative to ``beside``, which rows
     name ``beside_as``; ``most_of_static``: GPU-hours, relative to those of the cheapest fixed layout that keeps enough.
-    ``drawn``: engine, lengths, rate, layout and objectives are drawn from the seed (``random_loads``).
+    ``each_seed``: every one has to keep ``target``, without a reversal. ``example``: a policy of ``examples/policies``,
+    and all else as ``pointsman replay`` has it by default; the load's own objectives, budget, engine and leads are not
+    used. ``drawn``: engine, lengths, rate, layout and objectives are drawn from the seed (``random_loads``).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -75,6 +79,7 @@ class Load(BaseModel):
     trace: str | tuple[Piece, ...] = "step"
     median_prompt_tokens: float | None = None
     drawn: bool = False
+    example: str | None = None
     gpu: str = "a100_sxm"
     kappa: tuple[float, float] = (TRUTH.prefill_kappa, TRUTH.decode_kappa)
     layout: tuple[int, int] = (2, 2)
@@ -100,6 +105,7 @@ class Load(BaseModel):
     target: float | None = None
     beside: str | None = None
     beside_as: str = ""
+    each_seed: bool = False
     most_lost: float | None = None
     least_of_share: float | None = None
     least_of_gpu_hours: float | None = None
@@ -108,6 +114,8 @@ class Load(BaseModel):
 
     def service(self, seed: int) -> Service:
         """The load, the service as it is, and the policy: the defaults but for objectives, budget and actions."""
+        if self.example is not None:
+            return self._replayed(load_policy(EXAMPLES / f"{self.example}.yaml").spec, seed)
         simulation = Simulation(
             shipped_engine("meta-llama/Meta-Llama-3.1-8B", self.gpu, "vllm", 1),
             *self.layout,
@@ -126,6 +134,16 @@ class Load(BaseModel):
         stale_after_s = max(rules.stale_after_s, 2.5 * self.interval_s)
         rules = replace(rules, interval_s=self.interval_s, stale_after_s=stale_after_s)
         return Service(self.arrivals(seed), simulation, rules)
+
+    def _replayed(self, spec: PlannerPolicySpec, seed: int) -> Service:
+        """As ``pointsman replay --policy … --workers … --seed …`` plays it."""
+        table = spec.performance.table
+        assert table is not None, self.name
+        engine = shipped_engine(table.model, table.gpu, "vllm", table.tp)
+        leads, truth = Leads(start_s=LEADS.start_s), Truth(*self.kappa, TRUTH.noise_sigma)
+        each = Bounds(1, spec.budget.max_gpus // engine.gpus - 1)
+        simulation = Simulation(engine, *self.layout, truth=truth, leads=leads, seed=seed)
+        return Service(self.arrivals(seed), simulation, planner_policy(spec, each, each))
 
     def arrivals(self, seed: int) -> Trace:
         """The requests of a load that is not drawn."""

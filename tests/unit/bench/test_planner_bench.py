@@ -15,6 +15,10 @@ from bench.planner.simulator_bench import MAKERS, Cell
 from bench.rows import RESULTS, Row, read, row
 
 from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.plannerpolicy import Mode
+from pointsman.planner.replay import run as replayed
+from pointsman.planner.replay.options import parse
+from pointsman.planner.replay.policy_files import load_policy
 from pointsman.planner.replay.requests import first
 from pointsman.planner.simulator.baselines.pointsman import PARTS, ours
 from pointsman.planner.simulator.simulate import simulate
@@ -79,6 +83,30 @@ def test_what_a_policy_asks_for_is_what_its_load_has_to_keep() -> None:
     assert hours == {
         "8 requests/s, attainment .8: GPU-hours": (1.05, "ratio <= 1", False),
         "8 requests/s, attainment .99: GPU-hours": (0.95, "ratio >= 1", False),
+    }
+
+
+def test_an_example_is_played_as_the_command_of_replay_plays_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = LOADS["example chat.yaml, replayed on a step to 8 requests/s"].service(3)
+    command = ["--trace", "step:high=8", "--workers", "2P5D", "--seed", "3", "--policy"]
+    options = parse([*command, str(ROOT / "examples" / "policies" / "chat.yaml")])
+    played: list[object] = []
+    monkeypatch.setattr(replayed, "simulate", lambda *what, **_: played.extend(what) or simulate(*what))
+    load = replayed.load(options)
+    load = replace(load, trace=first(load.trace, 20))
+    replayed.replay(options, load_policy(options.policy), load, "", lambda _: None)
+    assert played[1] == made.simulation
+    assert played[2] == replace(made.policy, mode=Mode.ACTIVE), "a simulation carries decisions out in any mode"
+    assert load.trace.prompt_tokens.tolist() == first(made.trace, 20).prompt_tokens.tolist()
+
+
+def test_every_seed_of_a_replay_is_judged() -> None:
+    name = "example chat.yaml, replayed on a step to 8 requests/s"
+    found = rows(run(OURS, 1, 0.99, 2.0, name), replace(run(OURS, 2, 0.94, 2.0, name), reversals=1))
+    assert {row.name.removeprefix(f"{name}: "): (row.ours, row.target, row.met) for row in found.values()} == {
+        "share of requests within objectives": (0.965, ">= 0.95", True),
+        "seeds that keep the goal": (1.0, ">= 2", False),
+        "reversals, in all": (1.0, "<= 0", False),
     }
 
 
