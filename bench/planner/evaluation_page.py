@@ -8,7 +8,7 @@ from typing import Final
 
 from bench import pages
 from bench.pages import render, texts, write, write_picture
-from bench.planner import evaluation_rows, random_loads
+from bench.planner import evaluation_rows, parts, random_loads
 from bench.planner.dynamo import figures
 from bench.planner.dynamo import page as beside_dynamo
 from bench.planner.loads import GROUPS, LEADS, LOADS, TRUTH
@@ -52,6 +52,8 @@ def write_page(runs: Sequence[Run]) -> Path:
         gpus=GPUS,
         summary=summary(found),
         drawing=random_loads,
+        worths=parts.worths(found),
+        least=parts,
         truth=TRUTH,
         leads=LEADS,
         tried=TRIED,
@@ -77,6 +79,7 @@ def older(runs: Sequence[Run]) -> list[str]:
 
 def table(found: Found, *, marks_best: bool = True) -> str:
     """Markdown: a line a planner, those that know the future last."""
+    found = {who: runs for who, runs in found.items() if not parts.is_inner(who)}
     unknowing = [who for who in found if not who.startswith(KNOWING)]
     whole = [who for who in unknowing if not who.startswith(ABLATION)]
     best = max(whole, key=lambda who: mean(run.attainment for run in found[who]))
@@ -145,7 +148,8 @@ def summary(found: Mapping[str, Found]) -> str:
     loads = {name.removesuffix(f" on {GPUS} GPUs"): found[name] for name in FIXED if name in found}
     if not loads:
         return ""
-    planners = sorted(next(iter(loads.values())), key=lambda who: (not who.startswith(OURS), who != STATIC))
+    whole = [who for who in next(iter(loads.values())) if not parts.is_inner(who)]
+    planners = sorted(whole, key=lambda who: (not who.startswith(OURS), who != STATIC))
     return render("fixed-gpus-summary.md", loads=loads, planners=planners)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
 from bench.rows import DATA, data
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
@@ -17,11 +17,13 @@ from pointsman.planner.replay.policy_files import load_policy
 from pointsman.planner.replay.requests import Arrived, faster, superposed, trace_of
 from pointsman.planner.replay.trace_files import load_trace
 from pointsman.planner.shipped_engines import shipped_engine
+from pointsman.planner.simulator.baselines.pointsman import PARTS
 from pointsman.planner.simulator.types import Faults, Leads, Simulation, Trace, Truth
 
 LEADS: Final = Leads(start_spread=0.1, drain_timeout_s=7.0)
 TRUTH: Final = Truth(prefill_kappa=1.15, decode_kappa=1.2, noise_sigma=0.08)
 EXAMPLES: Final = DATA.parents[1] / "examples" / "policies"
+EACH_PART: Final = "Pointsman without each part"  # in ``Load.planners``
 WIDE_SIGMA: Final = 1.2  # of a log-normal: the mean is twice the median
 
 
@@ -111,6 +113,16 @@ class Load(BaseModel):
     least_of_gpu_hours: float | None = None
     most_of_gpu_hours: float | None = None
     most_of_static: float | None = None
+
+    @field_validator("planners")
+    @classmethod
+    def _with_each_part(cls, planners: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        """``EACH_PART``: ours without each part that is not named, and that can do anything on this load."""
+        if EACH_PART not in planners:
+            return planners
+        named = [who for who in planners if who != EACH_PART]
+        parts = [part for part in PARTS if info.data["scaling"] or part != "scaling"]
+        return *named, *(who for part in parts if (who := f"Pointsman without {part}") not in named)
 
     def service(self, seed: int) -> Service:
         """The load, the service as it is, and the policy: the defaults but for objectives, budget and actions."""

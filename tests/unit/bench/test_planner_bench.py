@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bench import pages
-from bench.planner import evaluation_page, evaluation_rows, random_loads, simulator_bench, sources
+from bench.planner import evaluation_page, evaluation_rows, parts, random_loads, simulator_bench, sources
 from bench.planner.dynamo import figures
 from bench.planner.dynamo.page import dynamo_wins
 from bench.planner.loads import GROUPS, LOADS, Load
@@ -53,8 +53,11 @@ def test_every_load_names_planners_and_loads_that_there_are() -> None:
         assert {*load.planners} <= known and OURS in load.planners, load.name
         assert load.beside is None or load.beside in LOADS, load.name
         assert load.most_lost is None or load.beside or CAUSAL in load.planners, load.name
-    for name in (*GROUPS["budget of 16 GPUs"], "onoff"):
-        assert {f"{ABLATION} {part}" for part in PARTS} <= {*LOADS[name].planners}
+    fixed = GROUPS["six fixed GPUs"]
+    sight = ("no client streams", "engine κ 0.4", "prompts of wide spread")
+    for name in (*GROUPS["budget of 16 GPUs"], "onoff", *fixed, *(f"8 requests/s, {what}" for what in sight)):
+        parts = {who for who in LOADS[name].planners if who.startswith(ABLATION)}
+        assert parts == {f"{ABLATION} {part}" for part in PARTS if name not in fixed or part != "scaling"}, name
 
 
 def test_what_goes_wrong_is_in_the_service_that_is_simulated() -> None:
@@ -292,6 +295,37 @@ def test_the_committed_rows_are_those_of_the_committed_runs() -> None:
 
 
 # --- the page ---
+
+
+def test_a_part_is_worth_its_place_by_the_mean_or_by_one_real_load() -> None:
+    def of(load: str, **without: float) -> dict[str, list[Run]]:
+        shares = {OURS: 0.9, **{f"{ABLATION} {part.replace('_', ' ')}": share for part, share in without.items()}}
+        return {who: [run(who, seed, share, 2.0, load) for seed in (1, 2)] for who, share in shares.items()}
+
+    found = {
+        "step": of("step", patience=0.9, forecast=0.85, calibration=0.92),
+        "moon_conv": of("moon_conv", patience=0.882, forecast=0.9, calibration=0.88),
+        "azure_conv": of("azure_conv", patience=0.915, forecast=0.96, calibration=0.9),
+        "no full ablation": of("no full ablation", forecast=0.1),
+    }
+    found["step"][f"{ABLATION} forecast"] = [run(f"{ABLATION} forecast", 2, 0.8, 4.0)]
+    made = {each.part: each for each in parts.worths(found)}
+    assert {part: (round(each.mean, 4), each.is_enough) for part, each in made.items()} == {
+        "forecast": (0.0133, True),
+        "patience": (0.001, False),
+        "calibration": (0.0, True),  # by moon_conv
+    }
+    assert made["forecast"].hours["step"] == 0.5, "on the seeds that both have"
+    shown = pages.render("parts.md", worths=[*made.values()], least=parts)
+    assert "**Worth less than that: patience.**" in shown
+    assert "| forecast | +1.33 | 0.79× | +10.0 | step | +0.0 | -6.0 |  | yes |" in shown
+    assert "| moon_conv | +0.0 | +1.8 | +2.0 |" in shown
+
+
+def test_parts_that_no_policy_turns_off_are_in_no_load_s_own_table() -> None:
+    found = {who: [run(who, 1, 0.9, 2.0)] for who in (OURS, f"{ABLATION} patience", f"{ABLATION} threshold")}
+    shown = evaluation_page.table(found)
+    assert "without threshold" in shown and "patience" not in shown
 
 
 def test_page_and_readme_are_made_of_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

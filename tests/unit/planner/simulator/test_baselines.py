@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pointsman.planner.core.state import State
+from pointsman.planner.core.tuning import Tuning
 from pointsman.planner.core.types import Bounds, Policy
 from pointsman.planner.core.workload.arrival_forecast import RateForecaster, Trend
 from pointsman.planner.core.workload.output_length_startup import FirstAnswers
@@ -79,7 +80,8 @@ def test_ours_without_role_switch_switches_nothing() -> None:
 def test_ours_without_any_part_still_serves_and_differs_from_the_whole_only_by_it(name: str) -> None:
     planner, part = without(name), PARTS[name]
     assert planner.name == f"Pointsman without {name}"
-    assert isinstance(replace(Policy(), **(part.policy or {})), Policy)
+    assert isinstance(replace(Policy(), **part.policy), Policy)
+    assert {*part.tuning} <= {*Tuning.model_fields}
     result = simulate(STEP, SIMULATION, POLICY, planner)
     assert (result.outcome == int(Outcome.COMPLETED)).mean() > 0.5
 

@@ -5,7 +5,7 @@ tick: no other code decides than the live one. Only a forecaster is put in anoth
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pointsman.planner.core.decide import decide as production
@@ -27,15 +27,29 @@ class PresentRate(RateForecaster):
         return 0.0 if self.trend is None else self.trend.level
 
 
+def _answers_alike(observation: Observation) -> Observation:
+    load = observation.load
+    return observation if load is None else replace(observation, load=replace(load, answers=()))
+
+
+def _prompts_alike(observation: Observation) -> Observation:
+    return replace(observation, samples=tuple(replace(sample, lengths=()) for sample in observation.samples))
+
+
+def _no_samples(observation: Observation) -> Observation:
+    return replace(observation, samples=())
+
+
 @dataclass(frozen=True)
 class Part:
-    """How it is taken away: ``policy``, fields of a Policy; ``forget``, of the state before every tick; ``first``, the
-    state to begin with; ``samples`` and ``table``: whether measurements of the engine, and a table, are given."""
+    """How it is taken away: ``policy``, fields of a Policy; ``tuning``, constants, also beyond their bounds; ``shown``,
+    of what is observed; ``first``, the state to begin with; ``table``:
+    whether one is given."""
 
-    policy: Mapping[str, Any] | None = None
-    forget: Callable[[State], State] | None = None
+    policy: Mapping[str, Any] = field(default_factory=dict)
+    tuning: Mapping[str, float] = field(default_factory=dict)
+    shown: Callable[[Observation], Observation] | None = None
     first: Callable[[], State] = State
-    samples: bool = True
     table: bool = True
 
 
@@ -44,10 +58,16 @@ PARTS: Final[Mapping[str, Part]] = {
     "flow control": Part({"flow_control": False}),
     "role switch": Part({"role_switch": False}),
     "scaling": Part({"scale_out": False, "scale_in": False}),
-    "patience": Part({"scale_in_stabilization_s": 0.0, "max_in_transition_share": 1.0}),
+    "patience": Part(tuning={"patience_s": 0.0}),
+    # Workers that are not needed any more stay for one start-up, whatever was needed before.
+    "retention beyond the start-up": Part({"scale_in_stabilization_s": 0.0}, tuning={"return_memory_s": 0.0}),
+    "returning needs": Part(tuning={"return_memory_s": 0.0}),
+    "longer retention for an old mix": Part(tuning={"new_requests_windows": 1.0}),
     "forecast": Part(first=lambda: State(forecaster=PresentRate())),
+    "answers by their prompts": Part(shown=_answers_alike),  # answers are as long as those that ended, to any prompt
+    "uneven prompts of a pass": Part(shown=_prompts_alike),  # the mean time of passes is that of the mean prompt
     "learned start-up": Part({"start_is_told": True}),
-    "calibration": Part(samples=False),  # the performance table is believed as it is
+    "calibration": Part(shown=_no_samples),  # the performance table is believed as it is
     "a table": Part(table=False),  # it learns from the service alone
 }
 """Each part, and what takes it away."""
@@ -65,12 +85,9 @@ def without(name: str) -> Planner:
     def decide(
         state: State, observation: Observation, policy: Policy, now_s: float, base: PerformanceModel | None
     ) -> tuple[State, Decision, NextTick]:
-        if part.policy is not None:
-            policy = replace(policy, **part.policy)
-        if part.forget is not None:
-            state = part.forget(state)
-        if not part.samples:
-            observation = replace(observation, samples=())
+        policy = replace(policy, tuning=policy.tuning.model_copy(update=part.tuning), **part.policy)
+        if part.shown is not None:
+            observation = part.shown(observation)
         return production(state, observation, policy, now_s, base if part.table else None)
 
     return Planner(f"{NAME} without {name}", decide, part.first, damped=True)
