@@ -97,11 +97,11 @@ def _of_engines(runs: Sequence[Run]) -> Iterator[Row]:
     ample = {run.seed: run for run in runs if run.planner == ALL_GPUS}
     for who, as_ in ((OURS, ""), (f"{ABLATION} a table", ", no table")):
         if engines := [run for run in runs if run.planner == who and run.seed in ample]:
-            what = f"constant loads on {len(engines)} random engines{as_}"
+            what, after = f"constant loads on {len(engines)} random engines{as_}", "after 5 minutes"  # ``SETTLED_S``
             kept = float(sum(run.attainment >= (run.goal or 0.0) for run in engines))
-            yield row(f"{what}: those that keep their goal", "", [kept], at_least=len(engines), command=COMMAND)
+            yield row(f"{what}: those that keep their goal {after}", "", [kept], at_least=len(engines), command=COMMAND)
             for run in engines if who == OURS else ():
-                fixed, name = ample[run.seed], f"{run.scenario} {run.seed}: share within objectives after 5 minutes"
+                fixed, name = ample[run.seed], f"{run.scenario} {run.seed}: share within objectives {after}"
                 yield _judged(name, [run], [fixed], f"fixed {fixed.note}", at_least=run.goal)
             yield _reversals(f"{what}: reversals", engines)
             if who != OURS:

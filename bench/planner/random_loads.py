@@ -29,7 +29,9 @@ SECONDS: Final = 900
 SETTLED_S: Final = 300.0  # what is started for another layout than the first serves by then
 REACHED_BY: Final = 0.002  # the best of ``AMPLE`` has that much more than the goal
 GOALS: Final = (0.8, 0.9, 0.95, 0.99)
-MOST_KAPPA: Final = 2.0  # times as slow as the table, or as fast
+KAPPAS: Final = (0.4, 3.0)  # times as slow as the table: least and most
+WHOLE_ANSWERS: Final = (0.0, 0.3, 1.0)  # shares of clients that do not stream
+GATEWAYS: Final = (1, 3)
 MOST_DRAWN: Final = 20
 SLOT_S: Final = 30  # in which a load's needs are counted
 MOST_REQUESTS: Final = 20_000
@@ -50,8 +52,11 @@ class Lengths(NamedTuple):
 def drawn(seed: int) -> tuple[Service, Result, str]:
     """(the load, what the best of ``AMPLE`` gave, which one)."""
     draw = np.random.default_rng([seed, 20])
+    # Of a source of its own: what was drawn before there were such clients stays as it is.
+    seen = np.random.default_rng([seed, 21])
+    clients = float(seen.choice(WHOLE_ANSWERS)), int(seen.choice(GATEWAYS))
     for _ in range(MOST_DRAWN):
-        made = _service(draw, seed)
+        made = _service(draw, seed, *clients)
         if made.simulation.prefill_workers + made.simulation.decode_workers < LEAST_WORKERS:
             continue
         best, layout = best_layout(made, AMPLE, from_s=SETTLED_S)
@@ -80,11 +85,11 @@ def best_layout(
     return result, layout
 
 
-def _service(draw: np.random.Generator, seed: int) -> Service:
+def _service(draw: np.random.Generator, seed: int, whole_answers_share: float, gateways: int) -> Service:
     name = str(draw.choice(table_names()))
     model, gpu, backend, tensor_parallel = name.split()
     engine = shipped_engine(model, gpu, backend, int(tensor_parallel.removeprefix("tp")))
-    prefill_kappa, decode_kappa = np.exp(draw.uniform(-math.log(MOST_KAPPA), math.log(MOST_KAPPA), 2)).tolist()
+    prefill_kappa, decode_kappa = np.exp(draw.uniform(*np.log(KAPPAS), 2)).tolist()
     prompt, output = (math.exp(draw.uniform(math.log(low), math.log(high))) for low, high in ((200, 12e3), (20, 800)))
     spreads = float(draw.choice([0.05, 0.3, 0.8])), float(draw.choice([0.05, 0.3, 0.8]))
     alone_ms = prefill_kappa * engine.performance.prefill_ms(prompt * (1 + spreads[0]), 0)
@@ -97,12 +102,14 @@ def _service(draw: np.random.Generator, seed: int) -> Service:
     rules = policy(objectives, WORKERS * engine.gpus, Bounds(1, 12), {})
     prompts, outputs = Lengths(round(prompt), spreads[0], 60_000), Lengths(round(output), spreads[1], 4_000)
     truth = Truth(prefill_kappa, decode_kappa, TRUTH.noise_sigma)
-    simulation = Simulation(engine, 2, 2, truth=truth, leads=LEADS, seed=seed)
+    sight = {"gateways": gateways, "whole_answers_share": whole_answers_share}
+    simulation = Simulation(engine, 2, 2, truth=truth, leads=LEADS, **sight, seed=seed)
     trace, (p, d) = _scaled(draw, (prompts, outputs), simulation, rules, workers=draw.uniform(4, 11))
     note = (
         f"{name}, κ {prefill_kappa:.2f} and {decode_kappa:.2f}; {len(trace) / SECONDS:.2f} requests/s of "
         f"{prompts.tokens}+{outputs.tokens} tokens; TTFT {objectives['ttftMs']:g} ms, "
-        f"TPOT {objectives['tpotMs']:g} ms; {p}P{d}D"
+        f"TPOT {objectives['tpotMs']:g} ms; {gateways} gateway(s), {whole_answers_share:.0%} of clients do not stream; "
+        f"{p}P{d}D"
     )
     return Service(trace, replace(simulation, prefill_workers=p, decode_workers=d), rules, note)
 

@@ -143,6 +143,10 @@ def test_a_random_load_is_its_seeds_and_some_layout_keeps_its_goal(monkeypatch: 
     assert made.trace.arrival_s.tolist() == again.trace.arrival_s.tolist()
     assert random_loads.within(best, 30.0) > made.policy.objectives.attainment in random_loads.GOALS
     assert layout in {f"{prefill}P{decode}D" for prefill, decode in random_loads.AMPLE}
+    begins = made.simulation
+    assert begins == again.simulation
+    assert begins.whole_answers_share in random_loads.WHOLE_ANSWERS and begins.gateways in random_loads.GATEWAYS
+    assert all(0.4 <= each <= 3 for each in (begins.truth.prefill_kappa, begins.truth.decode_kappa))
     assert made.simulation.prefill_workers + made.simulation.decode_workers >= random_loads.LEAST_WORKERS
 
 
@@ -279,7 +283,7 @@ def test_each_random_engine_is_judged_by_its_own_goal_and_all_constant_hours_tog
         run(OURS, 1000, 0.99, 2.0, hour), replace(run(OURS, 1001, 0.95, 2.0, other), reversals=2),
     )  # fmt: skip
     assert {name: (row.ours, row.target, row.met) for name, row in found.items()} == {
-        "constant loads on 2 random engines: those that keep their goal": (1.0, ">= 2", False),
+        "constant loads on 2 random engines: those that keep their goal after 5 minutes": (1.0, ">= 2", False),
         "constant load on random engine 0: share within objectives after 5 minutes": (0.85, ">= 0.8", True),
         "constant load on random engine 1: share within objectives after 5 minutes": (0.98, ">= 0.99", False),
         "constant loads on 2 random engines: reversals, in all": (0.0, "<= 0", True),
@@ -317,7 +321,7 @@ def test_a_part_is_worth_its_place_by_the_mean_or_by_one_real_load() -> None:
     }
     assert made["forecast"].hours["step"] == 0.5, "on the seeds that both have"
     shown = pages.render("parts.md", worths=[*made.values()], least=parts)
-    assert "**Worth less than that: patience.**" in shown
+    assert "**Worth less than that: patience (with 1.00× the GPU-hours).**" in shown
     assert "| forecast | +1.33 | 0.79× | +10.0 | step | +0.0 | -6.0 |  | yes |" in shown
     assert "| moon_conv | +0.0 | +1.8 | +2.0 |" in shown
 
