@@ -93,6 +93,7 @@ class Load(BaseModel):
     faults: Faults = Faults()
     gateways: int = 1
     whole_answers_share: float = 0
+    refused_per_s: float = 0
     ttft_ms: float = 1500
     ttft_ms_per_prompt_token: float = 0
     tpot_ms: float = 30
@@ -136,6 +137,7 @@ class Load(BaseModel):
             faults=self.faults,
             gateways=self.gateways,
             whole_answers_share=self.whole_answers_share,
+            refused_per_s=self.refused_per_s,
             seed=seed,
         )
         objectives = {"ttftMs": self.ttft_ms, "tpotMs": self.tpot_ms, "attainment": self.attainment}

@@ -27,7 +27,6 @@ from unit.planner.simulator.scenes import ENGINE, POLICY, poisson, scripted, sta
 CAPTURES = Path(__file__).parents[1] / "captures"
 OBJECTIVES = Objectives(ttft_ms=1000, tpot_ms=50)
 NOT_SIMULATED = {
-    named.GATEWAY_ARRIVALS.name,  # of gateways of an earlier version
     named.WORKER_DECISIONS.name,  # no simulated prompt has to be prefilled locally
     *(name for name in FAMILIES if "encode" in name or "elastic" in name or "images" in name),
     *(name for name in FAMILIES if name == f"{named.WORKER_ENCODE_SECONDS.name}_sum"),
@@ -130,6 +129,19 @@ def test_a_simulated_worker_shows_what_a_real_one_does() -> None:
 def test_all_that_an_observation_is_made_of_is_shown() -> None:
     assert set(FAMILIES) - NOT_SIMULATED == (gateway_page().keys() | worker_page().keys()) & set(FAMILIES)
     assert gateway_page().keys() | worker_page().keys() <= set(FAMILIES), "and nothing else"
+
+
+def test_what_a_simulated_gateway_refuses_arrives_and_is_no_load() -> None:
+    seen: list[Observation] = []
+    planner = scripted({}, seen)
+    simulate(poisson(4.0, 60.0, 500, 20), Simulation(ENGINE, 1, 1, gateways=2, refused_per_s=50), POLICY, planner)
+    assert all(each.load is not None and each.load.arrivals_per_s < 20 for each in seen[1:])
+    gateway = GatewayPage(OBJECTIVES)
+    gateway.accepted(100)
+    gateway.refused(3)
+    page = gateway.page(held=0)
+    assert [*page[named.GATEWAY_ARRIVALS.name].values()] == [4]
+    assert [*page[named.GATEWAY_ACCEPTED.name].values()] == [1]
 
 
 def test_as_text_a_page_is_read_as_it_was() -> None:

@@ -20,6 +20,7 @@ from pointsman.planner.core.metrics.scrape_pair import Labels, Page
 from pointsman.planner.core.types import Objectives
 
 SERVICE: Final = ("service", "simulated")
+_ENDPOINT: Final = ("endpoint", "chat")
 _ENGINE: Final[Labels] = (("engine", "0"), ("model_name", "simulated"))
 _BLOCK_TOKENS: Final = 16
 _NO_LABELS: Final[Labels] = ()
@@ -58,6 +59,7 @@ class GatewayPage:
         of_service: Labels = (SERVICE,)
         of_path: Labels = (("path", "local"), SERVICE)
         self._objectives = objectives
+        self._arrived = 0.0
         self._accepted = 0
         self._first_tokens = dict.fromkeys(TtftVerdict, 0)
         self._ended: dict[tuple[TtftVerdict, TpotVerdict], int] = dict.fromkeys(product(TtftVerdict, TpotVerdict), 0)
@@ -70,8 +72,13 @@ class GatewayPage:
 
     def accepted(self, prompt_tokens: int) -> None:
         """A request is valid."""
+        self._arrived += 1
         self._accepted += 1
         self._prompts.observe(prompt_tokens)
+
+    def refused(self, count: float = 1.0) -> None:
+        """So many requests were not valid, or not for the model that is served."""
+        self._arrived += count
 
     def got_first_token(self, ttft_s: float, prompt_tokens: int, streamed: bool) -> None:
         """Of a whole answer this is known when all of it is there."""
@@ -111,6 +118,7 @@ class GatewayPage:
     def page(self, held: int) -> Page:
         """As it is now; ``held``: requests in its queue."""
         samples: _Samples = {
+            named.GATEWAY_ARRIVALS.name: {(_ENDPOINT, SERVICE): self._arrived},
             named.GATEWAY_ACCEPTED.name: {(SERVICE,): float(self._accepted)},
             named.GATEWAY_ACCEPTED_REFUSED.name: {(SERVICE,): 0.0},
             named.GATEWAY_FIRST_TOKENS.name: {

@@ -85,6 +85,7 @@ class RequestPath:
         prompt, output = self._prompt[index], self._output[index]
         engine = self._engine
         if prompt + output > min(engine.kv_capacity_tokens, engine.max_context_tokens):
+            self._gateway(index).refused()
             self._end_unserved(index, Outcome.REFUSED, now_s)
             return
         limit = self._max_waiting

@@ -263,7 +263,9 @@ class _Run:
             workers.append(Seen(shown, reading.within(age_s, stale_after_s), reading.is_old, age_s))
         more = encoders.gateway_samples() if encoders is not None else {}
         gateways = []
+        refused = self._simulation.refused_per_s * (now_s - self._scraped_s) / len(path.gateways)
         for number, gateway in enumerate(path.gateways):
+            gateway.refused(refused)
             page = {**gateway.page(len(path.held) if number == 0 else 0), **(more if number == 0 else {})}
             gateways.append(self._scrape(f"gateway-{number}", page, now_s, out))
             targets.discard(f"gateway-{number}")
