@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
 from bench.rows import DATA, data
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
+from pointsman.planner.core.engine.startup_time import start_of_model
 from pointsman.planner.core.types import Bounds, Policy
 from pointsman.planner.policies import planner_policy
 from pointsman.planner.replay.generators import generate, named_shape
@@ -60,10 +61,11 @@ class Piece(BaseModel):
 
 
 class Load(BaseModel):
-    """A service of Llama 3.1 8B on one GPU a worker, what comes to it, and what is measured.
+    """A service, what comes to it, and what is measured.
 
     ``kappa``: how many times as slow as the table the true engine is, in prefill and in decode. ``first_start_s``: what
-    starts of the first workers took, as their pods show it. ``told``: the policy says what a start takes. ``table``:
+    starts of the first workers took, as their pods show it. ``first_starts_shown``: they do; else the first start is
+    estimated from the model's size, as of a service whose pods are not seen starting. ``told``: the policy says what a start takes. ``table``:
     the planner has a performance table. ``interval_s``: from one evaluation to the next, as by Prometheus' scrapes.
     ``median_prompt_tokens``: prompts are of log-normal length. ``remembered_tokens``: the planner remembers prompts and
     outputs of this length from before a pause. ``target``: share within objectives, of requests after
@@ -82,11 +84,14 @@ class Load(BaseModel):
     median_prompt_tokens: float | None = None
     drawn: bool = False
     example: str | None = None
+    model: str = "meta-llama/Meta-Llama-3.1-8B"
     gpu: str = "a100_sxm"
+    tp: int = 1
     kappa: tuple[float, float] = (TRUTH.prefill_kappa, TRUTH.decode_kappa)
     layout: tuple[int, int] = (2, 2)
     start_s: float = LEADS.start_s
     first_start_s: float | None = None
+    first_starts_shown: bool = True
     told: bool = False
     table: bool = True
     interval_s: float = 2.5
@@ -130,10 +135,15 @@ class Load(BaseModel):
         if self.example is not None:
             return self._replayed(load_policy(EXAMPLES / f"{self.example}.yaml").spec, seed)
         simulation = Simulation(
-            shipped_engine("meta-llama/Meta-Llama-3.1-8B", self.gpu, "vllm", 1),
+            shipped_engine(self.model, self.gpu, "vllm", self.tp),
             *self.layout,
             truth=Truth(*self.kappa, TRUTH.noise_sigma),
-            leads=replace(LEADS, start_s=self.start_s, first_start_s=self.first_start_s),
+            leads=replace(
+                LEADS,
+                start_s=self.start_s,
+                first_start_s=self.first_start_s,
+                first_starts_shown=self.first_starts_shown,
+            ),
             faults=self.faults,
             gateways=self.gateways,
             whole_answers_share=self.whole_answers_share,
@@ -147,6 +157,8 @@ class Load(BaseModel):
         rules = policy(objectives, self.max_gpus, Bounds(1, self.most_of_a_role), actions)
         stale_after_s = max(rules.stale_after_s, 2.5 * self.interval_s)
         rules = replace(rules, interval_s=self.interval_s, stale_after_s=stale_after_s)
+        if not (self.told or self.first_starts_shown):
+            rules = replace(rules, start_s=start_of_model(self.model, self.tp))  # as live, of a service
         return Service(self.arrivals(seed), simulation, rules)
 
     def _replayed(self, spec: PlannerPolicySpec, seed: int) -> Service:

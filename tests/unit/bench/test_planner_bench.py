@@ -16,6 +16,8 @@ from bench.rows import RESULTS, Row, read, row
 
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.plannerpolicy import Mode
+from pointsman.planner.core.decide import decide as production
+from pointsman.planner.core.types import Observation
 from pointsman.planner.replay import run as replayed
 from pointsman.planner.replay.options import parse
 from pointsman.planner.replay.policy_files import load_policy
@@ -70,6 +72,12 @@ def test_what_goes_wrong_is_in_the_service_that_is_simulated() -> None:
     untold = LOADS["step, start-up believed 2.5 times too long"].service(1)
     assert (untold.simulation.leads.start_s, untold.simulation.leads.first_start_s) == (120.0, 300.0)
     assert not untold.policy.start_is_told
+    unseen = LOADS["step of a 70B model, start-up 300 s, no start seen"].service(1)
+    assert unseen.policy.start_s == pytest.approx(312) != unseen.simulation.leads.start_s
+    seen: list[Observation] = []
+    planner = replace(ours(), decide=lambda state, saw, *rest: (seen.append(saw), production(state, saw, *rest))[1])
+    simulate(first(unseen.trace, 20), unseen.simulation, unseen.policy, planner)
+    assert seen and all(each.pods_start_s is None for each in seen)
     later = LOADS["8 requests/s, outputs double at a constant rate"].service(1).trace
     half = later.arrival_s < later.duration_s / 2
     assert later.output_tokens[~half].mean() == pytest.approx(2 * later.output_tokens[half].mean(), rel=0.05)

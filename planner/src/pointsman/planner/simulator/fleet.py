@@ -105,8 +105,11 @@ class Fleet:
         """What workers that serve took to start, as their pods show it."""
         leads = self._simulation.leads
         first_s = leads.start_s if leads.first_start_s is None else leads.first_start_s
-        serving = [worker for worker in self.workers if worker.condition is WorkerCondition.ACTIVE]
-        took_s = [first_s if worker.started_in_s is None else worker.started_in_s for worker in serving]
+        serving = (worker for worker in self.workers if worker.condition is WorkerCondition.ACTIVE)
+        shown = (
+            worker.started_in_s for worker in serving if worker.started_in_s is not None or leads.first_starts_shown
+        )
+        took_s = [first_s if started_in_s is None else started_in_s for started_in_s in shown]
         return median_low(took_s) if took_s else None
 
     @property

@@ -113,6 +113,7 @@ class Leads:
     drain_timeout_s: float = 60.0  # then what still runs is moved: computed again elsewhere
     reaction_s: float = 0.5  # from a decision to the operator's first act
     first_start_s: float | None = None  # what the workers of the beginning took, by their pods; None: ``start_s``
+    first_starts_shown: bool = True  # False: those pods do not show it
 
 
 @dataclass(frozen=True, slots=True)
