@@ -52,6 +52,7 @@ def write_page(runs: Sequence[Run]) -> Path:
         gpus=GPUS,
         summary=summary(found),
         drawing=random_loads,
+        sight={name: found[name] for name in GROUPS["sight"] if name in found},
         worths=parts.worths(found),
         least=parts,
         truth=TRUTH,

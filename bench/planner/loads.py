@@ -65,11 +65,11 @@ class Load(BaseModel):
 
     ``kappa``: how many times as slow as the table the true engine is, in prefill and in decode. ``first_start_s``: what
     starts of the first workers took, as their pods show it. ``first_starts_shown``: they do; else the first start is
-    estimated from the model's size, as of a service whose pods are not seen starting. ``told``: the policy says what a start takes. ``table``:
-    the planner has a performance table. ``interval_s``: from one evaluation to the next, as by Prometheus' scrapes.
-    ``median_prompt_tokens``: prompts are of log-normal length. ``remembered_tokens``: the planner remembers prompts and
-    outputs of this length from before a pause. ``target``: share within objectives, of requests after
-    ``judged_from_s``. ``most_lost``: share that may be less than that of the load ``beside``, or of the causal
+    estimated from the model's size, as of a service whose pods are not seen starting. ``told``: the policy says what a
+    start takes. ``table``: the planner has a performance table. ``interval_s``: from one evaluation to the next, as by
+    Prometheus' scrapes. ``median_prompt_tokens``: prompts are of log-normal length. ``remembered_tokens``: the planner
+    remembers prompts and outputs of this length from before a pause. ``target``: share within objectives, of requests
+    after ``judged_from_s``. ``most_lost``: share that may be less than that of the load ``beside``, or of the causal
     reference; ``least_of_share``, ``least_of_gpu_hours`` and ``most_of_gpu_hours``: relative to ``beside``, which rows
     name ``beside_as``; ``most_of_static``: GPU-hours, relative to those of the cheapest fixed layout that keeps enough.
     ``each_seed``: every one has to keep ``target``, without a reversal. ``example``: a policy of ``examples/policies``,
