@@ -12,7 +12,19 @@ from bench.planner import evaluation_rows, parts, random_loads
 from bench.planner.dynamo import figures
 from bench.planner.dynamo import page as beside_dynamo
 from bench.planner.loads import GROUPS, LEADS, LOADS, TRUTH
-from bench.planner.runs import ABLATION, KNOWING, OURS, SHARE_S, STATIC, Found, Run, by_planner, read_cells
+from bench.planner.runs import (
+    ABLATION,
+    ARROW,
+    KNOWING,
+    NO_SWITCH,
+    OURS,
+    SHARE_S,
+    STATIC,
+    Found,
+    Run,
+    by_planner,
+    read_cells,
+)
 from bench.planner.sources import in_own_simulator
 from bench.rows import Row
 from pointsman.planner.core.types import Policy
@@ -172,9 +184,11 @@ def picture_name(load: str) -> str:
 def picture(of_load: Found) -> str:
     """Over time, of the first seed: the workers of either role, and requests within objectives."""
     ours, fixed = of_load[OURS][0], of_load[STATIC][0]
+    others = [of_load[who][0] for who in (NO_SWITCH, ARROW) if who in of_load and of_load[who][0].shares]
     end_s = len(ours.shares) * SHARE_S
     clock = [(at_s / end_s, tick_clock(at_s, end_s)) for at_s in moments(end_s)]
-    return render("fixed-gpus.svg", gpus=GPUS, ours=ours, fixed=fixed, end_s=end_s, clock=clock, unit=tick_unit(end_s))
+    drawn = {"ours": ours, "others": others, "fixed": fixed}
+    return render("fixed-gpus.svg", gpus=GPUS, **drawn, end_s=end_s, clock=clock, unit=tick_unit(end_s))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ CELLS: Final = RESULTS / "planner_cells.json.xz"
 OURS, STATIC, ORACLE, CAUSAL = "Pointsman", "best static", "clairvoyant", "causal"
 ALL_GPUS: Final = "all GPUs"
 ABLATION: Final = "Pointsman without"
+ARROW, NO_SWITCH = "Arrow-like", f"{ABLATION} role switch"
+PICTURED: Final = (OURS, NO_SWITCH, ARROW, STATIC)  # on six fixed GPUs
 KNOWING: Final = (STATIC, CAUSAL, ORACLE)
 SHARE_S: Final = 30.0  # of a picture: requests within objectives are counted over so many seconds of arrivals
 

@@ -17,7 +17,20 @@ from bench.planner.evaluation_page import write_page
 from bench.planner.evaluation_rows import COMMAND, RESULT, kept_speed_rows, rows
 from bench.planner.loads import LOADS, Load
 from bench.planner.random_loads import best_layout, drawn
-from bench.planner.runs import ABLATION, ALL_GPUS, CAUSAL, ORACLE, OURS, STATIC, Run, read_cells, run_of, write_cells
+from bench.planner.runs import (
+    ABLATION,
+    ALL_GPUS,
+    ARROW,
+    CAUSAL,
+    ORACLE,
+    OURS,
+    PICTURED,
+    STATIC,
+    Run,
+    read_cells,
+    run_of,
+    write_cells,
+)
 from bench.planner.speed import speed_rows
 from bench.rows import options, write
 from pointsman.planner.core.state import State
@@ -31,7 +44,7 @@ from pointsman.planner.simulator.simulate import simulate
 from pointsman.planner.simulator.types import FIRST_ROUTING, Result
 
 MAKERS: Final = {make().name: make for make in PLANNERS.values()}
-ARROW, DYNAMO = "Arrow-like", "Dynamo-like"
+DYNAMO: Final = "Dynamo-like"
 REMEMBERED_RATE: Final = 3.0  # requests a second of what is remembered from before a pause
 
 
@@ -97,7 +110,7 @@ class Cell:
     def run(self, who: str) -> Run:
         """Of one planner, by the name that it has in tables."""
         result, note = self._result(who)
-        pictured = not self.load.scaling and who in (OURS, STATIC)
+        pictured = not self.load.scaling and who in PICTURED
         run = run_of(self.load.name, self.seed, who, result, note, self.load.judged_from_s, pictured=pictured)
         if self.load.drawn and who.startswith(OURS):
             last, goal = result.timeline[-1], self.at.policy.objectives.attainment

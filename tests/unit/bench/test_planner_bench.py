@@ -185,6 +185,14 @@ def test_six_workers_serve_all_the_time_and_only_their_roles_change() -> None:
     assert restarted.gpu_hours != mine.gpu_hours, "workers were started and stopped"
     assert mine.layouts[0] == (0, 4, 2) and len(mine.layouts) > 1
     assert len(mine.shares) == 7 and restarted.layouts == ()
+    others = [cell.run(who) for who in ("Arrow-like", f"{ABLATION} role switch")]
+    assert all(len(other.shares) == 7 for other in others)
+    drawn = evaluation_page.picture({each.planner: [each] for each in (mine, *others, cell.run(STATIC))})
+    assert drawn.count("<polyline") == 4
+    assert all(
+        f"{who}: {other.attainment:.1%}" in drawn
+        for who, other in zip(("Arrow-like", "without role switch"), others, strict=True)
+    )
 
 
 def test_the_clairvoyant_takes_the_fixed_layout_where_no_schedule_is_better() -> None:
