@@ -89,7 +89,7 @@ def _service(draw: np.random.Generator, seed: int, whole_answers_share: float, g
     name = str(draw.choice(table_names()))
     model, gpu, backend, tensor_parallel = name.split()
     engine = shipped_engine(model, gpu, backend, int(tensor_parallel.removeprefix("tp")))
-    prefill_kappa, decode_kappa = np.exp(draw.uniform(*np.log(KAPPAS), 2)).tolist()
+    prefill_kappa, decode_kappa = np.exp(draw.uniform(math.log(KAPPAS[0]), math.log(KAPPAS[1]), 2)).tolist()
     prompt, output = (math.exp(draw.uniform(math.log(low), math.log(high))) for low, high in ((200, 12e3), (20, 800)))
     spreads = float(draw.choice([0.05, 0.3, 0.8])), float(draw.choice([0.05, 0.3, 0.8]))
     alone_ms = prefill_kappa * engine.performance.prefill_ms(prompt * (1 + spreads[0]), 0)
@@ -102,8 +102,9 @@ def _service(draw: np.random.Generator, seed: int, whole_answers_share: float, g
     rules = policy(objectives, WORKERS * engine.gpus, Bounds(1, 12), {})
     prompts, outputs = Lengths(round(prompt), spreads[0], 60_000), Lengths(round(output), spreads[1], 4_000)
     truth = Truth(prefill_kappa, decode_kappa, TRUTH.noise_sigma)
-    sight = {"gateways": gateways, "whole_answers_share": whole_answers_share}
-    simulation = Simulation(engine, 2, 2, truth=truth, leads=LEADS, **sight, seed=seed)
+    simulation = Simulation(
+        engine, 2, 2, truth=truth, leads=LEADS, gateways=gateways, whole_answers_share=whole_answers_share, seed=seed
+    )
     trace, (p, d) = _scaled(draw, (prompts, outputs), simulation, rules, workers=draw.uniform(4, 11))
     note = (
         f"{name}, κ {prefill_kappa:.2f} and {decode_kappa:.2f}; {len(trace) / SECONDS:.2f} requests/s of "

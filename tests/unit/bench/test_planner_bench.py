@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,6 @@ from bench.rows import RESULTS, Row, read, row
 
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.plannerpolicy import Mode
-from pointsman.planner.core.decide import decide as production
 from pointsman.planner.core.types import Observation
 from pointsman.planner.replay import run as replayed
 from pointsman.planner.replay.options import parse
@@ -24,6 +24,7 @@ from pointsman.planner.replay.policy_files import load_policy
 from pointsman.planner.replay.requests import first
 from pointsman.planner.simulator.baselines.pointsman import PARTS, ours
 from pointsman.planner.simulator.simulate import simulate
+from pointsman.planner.simulator.types import Result
 
 ROOT = RESULTS.parents[1]
 CHANGING = "changing mix on 6 GPUs"
@@ -75,7 +76,12 @@ def test_what_goes_wrong_is_in_the_service_that_is_simulated() -> None:
     unseen = LOADS["step of a 70B model, start-up 300 s, no start seen"].service(1)
     assert unseen.policy.start_s == pytest.approx(312) != unseen.simulation.leads.start_s
     seen: list[Observation] = []
-    planner = replace(ours(), decide=lambda state, saw, *rest: (seen.append(saw), production(state, saw, *rest))[1])
+
+    def watched(state: Any, observation: Observation, *rest: Any) -> Any:
+        seen.append(observation)
+        return ours().decide(state, observation, *rest)
+
+    planner = replace(ours(), decide=watched)
     simulate(first(unseen.trace, 20), unseen.simulation, unseen.policy, planner)
     assert seen and all(each.pods_start_s is None for each in seen)
     later = LOADS["8 requests/s, outputs double at a constant rate"].service(1).trace
@@ -102,7 +108,12 @@ def test_an_example_is_played_as_the_command_of_replay_plays_it(monkeypatch: pyt
     command = ["--trace", "step:high=8", "--workers", "2P5D", "--seed", "3", "--policy"]
     options = parse([*command, str(ROOT / "examples" / "policies" / "chat.yaml")])
     played: list[object] = []
-    monkeypatch.setattr(replayed, "simulate", lambda *what, **_: played.extend(what) or simulate(*what))
+
+    def watched(*what: Any, **_: Any) -> Result:
+        played.extend(what)
+        return simulate(*what)
+
+    monkeypatch.setattr(replayed, "simulate", watched)
     load = replayed.load(options)
     load = replace(load, trace=first(load.trace, 20))
     replayed.replay(options, load_policy(options.policy), load, "", lambda _: None)
