@@ -48,7 +48,7 @@ quickstart-multimodal: sync ## images on an encode, a prefill and a decode worke
 
 test: lint unit integration engine browser ## all tests, as CI runs them
 
-lint: sync ## ruff, mypy --strict, import contracts, lock file
+lint: sync ## ruff, mypy --strict, import contracts, lock file, a minute
 	@$(UV) lock --check --quiet
 	@$(RUN) ruff check
 	@$(RUN) ruff format --check --quiet
