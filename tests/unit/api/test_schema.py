@@ -79,6 +79,18 @@ def test_every_status_has_conditions_and_every_kind_a_short_name_columns_and_the
     assert status["conditions"]["x-kubernetes-list-map-keys"] == ["type"]
 
 
+def test_kubectl_get_pplan_lists_what_changes_and_why_before_all_else() -> None:
+    """The columns of a terminal, in order, as kubectl prints them; the wide ones are after them."""
+    columns = crd(Plan)["spec"]["versions"][0]["additionalPrinterColumns"]
+    shown = [column["name"].upper() for column in columns if not column.get("priority")]
+    assert shown == ["CHANGE", "GPUS", "REASON", "PHASE", "ATTAINMENT", "AGE"]
+    paths = [column["jsonPath"] for column in columns if not column.get("priority")]
+    assert paths == [
+        ".spec.change", ".spec.gpus", ".spec.reason", ".status.phase", ".spec.attainment", ".metadata.creationTimestamp"
+    ]  # fmt: skip
+    assert [column["name"] for column in columns[len(shown) :]] == ["Service", "Mode", "Why"]
+
+
 def schema_of(**fields: Any) -> dict[str, Any]:
     """The structural schema of a model with these fields, each ``(annotation, FieldInfo)``."""
     model = type(
