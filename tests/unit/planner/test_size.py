@@ -28,7 +28,7 @@ MOST_CODE_LINES: Final = 5242
 MOST_STATE_FIELDS: Final = 154
 MOST_LINES_OF_A_DECISION: Final = 1205
 
-FROM_S, UNTIL_S = 300.0, 450.0
+FROM_S, UNTIL_S = 400.0, 450.0
 """Of *step*, seed 11: its rate rises at 300 s, and the started workers serve from about 420 s on. No decision of the
 whole load runs more lines, and tracing all of it takes 15 s. Seeds 12 and 13 run 1 236 and 1 240 lines at most."""
 
@@ -111,5 +111,5 @@ def test_the_saved_state_has_no_more_fields_than_it_had() -> None:
 
 def test_one_decision_runs_no_more_lines_than_it_did() -> None:
     ran = decisions_of_step()
-    assert len(ran) >= 60, "one each 2.5 s"
+    assert len(ran) >= 20, "one each 2.5 s"
     assert max(map(len, ran)) <= MOST_LINES_OF_A_DECISION
