@@ -39,18 +39,20 @@ ROUTING: Final = RoutingNumbers(512, 32)
 KV_CAPACITY_TOKENS: Final = 400_000  # of a worker
 
 
-def decided(policy: Policy = POLICY, load: Load = LOAD, routing: RoutingNumbers = ROUTING) -> tuple[int, Decision]:
+def decided(
+    policy: Policy = POLICY, load: Load = LOAD, routing: RoutingNumbers = ROUTING, queued: float | None = None
+) -> tuple[int, Decision]:
     """The first decision that changes the layout, or the last of 20, and how many evaluations led to it.
 
-    ``routing``: the numbers in force.
+    ``routing``: the numbers in force; ``queued``: requests at the gateways.
     """
     state = State()
     for evaluation in range(1, 21):
         at_s = WINDOW_S * evaluation
         seen = Observation(
             at_s=at_s, window_s=WINDOW_S, age_s=1.0, workers=WORKERS, routing=routing, load=load,
-            service=Service(1.0, 1.0, 1.0, prefill_queue_depth=0.0), kv_capacity_tokens=KV_CAPACITY_TOKENS,
-            max_sequences=256,
+            service=Service(1.0, 1.0, 1.0, prefill_queue_depth=0.0, held=queued),
+            kv_capacity_tokens=KV_CAPACITY_TOKENS, max_sequences=256,
         )  # fmt: skip
         state, decision, _ = decide(state, seen, policy, at_s, ENGINE)
         if decision.changes_layout:

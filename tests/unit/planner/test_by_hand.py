@@ -7,7 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Final
 
 import pytest
 import yaml
+from bench.planner.loads import LOADS
 
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
 from pointsman.planner.core.engine.learned_model import pass_ms
@@ -24,11 +25,14 @@ from pointsman.planner.core.routing.publication import Publication
 from pointsman.planner.core.sizing import demand, operating_point
 from pointsman.planner.core.sizing.queueing import delayed_wait_s, erlang_c
 from pointsman.planner.core.tuning import SHIPPED
-from pointsman.planner.core.types import Decision, Observation, Reason, Service
+from pointsman.planner.core.types import Decision, Layout, Observation, Reason, Service
 from pointsman.planner.core.what_if import TurningPoints
-from pointsman.planner.core.workload.arrival_forecast import RateForecaster
+from pointsman.planner.core.workload.arrival_forecast import RateForecaster, Trend
 from pointsman.planner.explain.command import parse
 from pointsman.planner.explain.explanation import Told, considered, explanation, input_lines
+from pointsman.planner.simulator.baselines.pointsman import ours
+from pointsman.planner.simulator.simulate import simulate
+from pointsman.serving.flow_control import FlowBounds
 from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET
 from unit.planner.by_hand import ENGINE, KV_CAPACITY_TOKENS, LOAD, POLICY, ROUTING, WINDOW_S, WORKERS, decided
 from unit.planner.plans import OWNER, plan
@@ -79,7 +83,7 @@ def test_the_page_shows_the_inputs_and_the_message_of_a_real_decision(
     assert all(
         re.search(rf"^{name} +[\d.]+{' +'.join(['', *units[name]])}( |$)", INPUTS, re.MULTILINE) for name in shown
     )
-    assert len(shown) == 16
+    assert len(shown) == 20
     assert shown == {name: pytest.approx(inputs[name]) for name in shown}
     change = "Scale out from 2P2D to 3P3D: too few workers of both roles."
     assert f"{change} " in decision.message
@@ -125,21 +129,16 @@ def test_the_decode_workers_of_the_page_are_those_that_were_decided(shown: dict[
     (mean, deviation), (fewer, deviation_of_fewer) = sequences(shown["expectedRatePerSecond"]), sequences(43)
     high, low = (NormalDist().inv_cdf(1 - 2 * (1 - attainment)) for attainment in (0.95, 0.8))
     assert [high, low] == pytest.approx([demand.deviations(0.95), demand.deviations(0.8)])
-    bursty = math.sqrt(mean * (shown["arrivalDispersion"] + dispersion))
     workers = (mean + high * deviation) / batch
     assert missing([
         f"*A* = 50 × 300 × 0.0197 s = {mean:.1f}",
         f"√({mean:.1f} × {1 + dispersion:.1f}) = {deviation:.3f}",
         f"1 − 2 × 0.05 = 0.90: {high:.4f}",
         f"({mean:.1f} + {high:.4f} × {deviation:.3f}) / {batch:.4f} = {workers:.3f}. Rounded up: **3**",
-        f"√({mean:.1f} × (1.3559 + 0.1)) = {bursty:.3f}, and the result {(mean + high * bursty) / batch:.3f}, also 3",
         f"*A* is {fewer:.2f} and the standard deviation {deviation_of_fewer:.3f}",
         f"({fewer:.2f} + {high:.4f} × {deviation_of_fewer:.3f}) / {batch:.4f} = "
         f"{(fewer + high * deviation_of_fewer) / batch:.3f}, so 3 workers",
-        f"0.8 (*z* = {low:.4f}) needs",
-        f"({fewer:.2f} + {low:.4f} × {deviation_of_fewer:.3f}) / {batch:.4f} = "
-        f"{(fewer + low * deviation_of_fewer) / batch:.3f}, so 2.",
-        f"At 50 requests a second it is {(mean + low * deviation) / batch:.3f}, also 3.",
+        f"With *z* = {low:.4f}, attainment 0.8 needs {(fewer + low * deviation_of_fewer) / batch:.3f}, so 2.",
     ]) == []  # fmt: skip
     assert demand.deviations(0.75) == demand.deviations(0.5) == 0, "from 0.75 down"
 
@@ -182,7 +181,7 @@ def test_the_prefill_workers_of_the_page_are_those_that_were_decided(shown: dict
 
 
 def test_the_page_shows_the_alternatives_of_the_decision_and_when_it_was_made(decision: Decision) -> None:
-    assert LAYOUTS.splitlines() == considered(decision.alternatives)[:6]
+    assert LAYOUTS.splitlines() == considered(decision.alternatives)[:4]
     evaluations, _ = decided()
     assert evaluations == 6
     assert evaluations * WINDOW_S == SHIPPED.patience_s == 15
@@ -192,25 +191,93 @@ def test_the_page_shows_the_alternatives_of_the_decision_and_when_it_was_made(de
         assert even.dispersion == pytest.approx(1.5 * 0.98**evaluation), "the first one only sets the rate"
     assert {other.lead_s for other in decision.alternatives if "out" in other.action} == {POLICY.start_s} == {90}
     assert (
-        missing(["first evaluation only sets the rate; the next five measure", "starts in 90 s. The first six are:"])
+        missing(["first evaluation only sets the rate; the next five measure", "starts in 90 s. The first four are:"])
         == []
     )
-    assert missing(["every 2.5 s", "lowest need of the last 15 s", "the sixth one writes the plan"]) == []
+    assert (
+        missing(["every 2.5 s", "lowest need of the last 15 s", "in six evaluations, so the sixth one writes the plan"])
+        == []
+    )
+
+
+def needs_of(inputs: Mapping[str, float]) -> str:
+    """Of a plan, as the page's program prints them."""
+    now, expected = (
+        Layout(*(round(inputs[f"{role}Needed{when}"]) for role in ("prefill", "decode"))) for when in ("Now", "")
+    )
+    return f"now {now} expected {expected}"
+
+
+def listed(inputs: Mapping[str, float]) -> str:
+    """As a plan has them."""
+    return "".join(f"- name: {name}\n  value: {value}\n" for name, value in inputs.items())
+
+
+def test_the_queue_of_the_page_is_counted_as_the_planner_counts_it(shown: dict[str, float]) -> None:
+    """The same service with 1000 requests queued, beside the two of each worker that are no queue."""
+    flow = FlowBounds(pending_tokens_per_prefill_worker=60_000, decoding_per_decode_worker=130)
+    _, made = decided(routing=replace(ROUTING, flow=flow), queued=1008)
+    inputs = dict(made.inputs)
+    assert inputs["backlog"] == 1000 == 1008 - SHIPPED.queued_per_worker * 4
+    assert str(made.layout) == "3P3D"
+    assert computed(listed(inputs), 0.95, 90, 16) == needs_of(inputs) == "now 4P4D expected 3P3D"
+
+    rate, prefill_s = shown["expectedRatePerSecond"], shown["prefillMilliseconds"] / 1000
+    per_s, now = 1 / prefill_s, rate + 1000 / SHIPPED.queue_clear_s
+    sequences = now * shown["outputTokens"] * shown["stepMilliseconds"] / 1000
+    deviation = math.sqrt(sequences * (1 + shown["contextDispersion"]))
+    decode = (sequences + demand.deviations(0.95) * deviation) / shown["decodeBatch"]
+    assert now - rate < 2 * per_s, "decode gets all of it"
+    off_per_s, lead_s = 2 * per_s - rate, POLICY.start_s + WINDOW_S
+    left = 1000 - off_per_s * lead_s
+    assert missing([
+        f"1 / 0.0380601 = {per_s:.3f} requests/s",
+        f"50 + 1000 / 30 = {now:.2f} requests/s. Prefill needs {now:.2f} / {per_s:.3f} = {now * prefill_s:.3f}, so 4",
+        f"Decode needs {decode:.3f} by the formula above, so 4.",
+        f"after 90 s and one evaluation, {lead_s} s.",
+        f"2 × {per_s:.3f} − 50 = {off_per_s:.3f} requests/s off the queue. It is then "
+        f"1000 − {off_per_s:.3f} × {lead_s} = {left:.0f}.",
+        f"50 + {left:.0f} / 120 = {rate + left / SHIPPED.gateway_queue_clear_s:.2f} requests/s, 3 and 3 workers.",
+        f"starts workers for `{made.layout}`",
+    ]) == []  # fmt: skip
 
 
 def test_the_constants_of_the_page_are_those_of_the_code() -> None:
-    found = re.findall(r"^\| (.+?) \| ([\d.]+) ?(%|s)? \|", PAGE.split("## Constants")[1], re.MULTILINE)
-    values = {name.strip("`"): float(number) / (100 if unit == "%" else 1) for name, number, unit in found}
-    others = [values.pop(name) for name in ("factor on the late share", "smallest late share", "rounding")]
-    assert others == pytest.approx([2, demand.late_share(1.0), ROUNDING])
+    section = " ".join(PAGE.split("## Constants")[1].split())
+    found = re.findall(r"`(\w+)` ([\d.]+)(?: (%|s))?", section)
+    values = {name: float(number) / (100 if unit == "%" else 1) for name, number, unit in found}
     assert values == pytest.approx({name: getattr(SHIPPED, name) for name in values})
-    assert len(values) == 7
+    assert len(values) == 10
+    others = re.search(r"factor (\d+) on the late share, the smallest .* of ([\d.]+) %, and .* of ([\d.]+) %", section)
+    assert others is not None
+    factor, smallest, rounding = map(float, others.groups())
+    assert [factor, smallest / 100, rounding / 100] == pytest.approx([2, demand.late_share(1.0), ROUNDING])
 
 
-def computed(inputs: str, attainment: float) -> str:
-    """What the page's program prints."""
-    run = [sys.executable, "-c", PROGRAM, str(attainment)]
-    return subprocess.run(run, input=inputs, check=True, text=True, capture_output=True).stdout.strip()
+Case = tuple[str, float, float, int]
+"""What the page's program reads, and its arguments."""
+
+
+def computed(inputs: str, attainment: float, start_s: float, most: int) -> str:
+    """What it prints, called as from a shell."""
+    run = [sys.executable, "-c", PROGRAM, str(attainment), str(start_s), str(most)]
+    return " ".join(subprocess.run(run, input=inputs, check=True, text=True, capture_output=True).stdout.split())
+
+
+def all_computed(cases: Sequence[Case]) -> list[str]:
+    """What it prints of each, in one process, because each call would start another."""
+    calls = (
+        "import contextlib, io, json, sys\n"
+        f"program = compile({PROGRAM!r}, 'by_hand.py', 'exec')\n"
+        "for text, *arguments in json.load(sys.stdin):\n"
+        "    sys.argv = ['by_hand.py', *map(str, arguments)]\n"
+        "    sys.stdin = io.StringIO(text)\n"
+        "    with contextlib.redirect_stdout(io.StringIO()) as printed:\n"
+        "        exec(program, {})\n"
+        "    print(*printed.getvalue().split())\n"
+    )
+    run = [sys.executable, "-c", calls]
+    return subprocess.run(run, input=json.dumps(cases), check=True, text=True, capture_output=True).stdout.splitlines()
 
 
 def explained(decision: Decision) -> str:
@@ -239,50 +306,92 @@ def test_the_program_of_the_page_computes_both_pools_from_what_kubectl_shows_and
     )  # fmt: skip
     as_kubectl = yaml.safe_dump(manifest)
     assert "  - name: decodeBatch\n    value: 130.7854\n" in as_kubectl
-    assert computed(as_kubectl, 0.95) == computed(INPUTS, 0.95) == str(decision.layout) == "3P3D"
-    assert computed(explained(decision), 0.95) == "3P3D"
-    other = replace(decision, inputs=tuple((n, 80 if n.startswith("expected") else v) for n, v in decision.inputs))
-    assert computed(explained(other), 0.95) == "4P4D", "it reads them"
+    needs = "now 3P3D expected 3P3D"
+    assert computed(as_kubectl, 0.95, 90, 16) == computed(INPUTS, 0.95, 90, 16) == needs
+    assert computed(explained(decision), 0.95, 90, 16) == needs
+    assert computed(explained(decision), 0.95, 90, 2) == "now 2P2D expected 2P2D", "no more than there may be"
+    other = replace(decision, inputs=tuple((n, 40 if n.startswith("expected") else v) for n, v in decision.inputs))
+    assert computed(explained(other), 0.95, 90, 16) == "now 3P3D expected 2P2D", "it reads them"
+    called = "python3 by_hand.py ATTAINMENT START_SECONDS MOST_WORKERS"
+    assert f"# pointsman explain NAME --inputs | {called}\n" in PAGE
+    assert "# kubectl get pplan NAME -o yaml | python3 by_hand.py …\n" in PAGE
     for command in ("pointsman explain NAME --inputs", "kubectl get pplan NAME -o yaml"):
-        assert f"# {command} | python3 by_hand.py ATTAINMENT\n" in PAGE
         assert f"`{command}`" in PAGE
     _, *arguments = shlex.split("pointsman explain NAME --inputs")
     assert parse(arguments[1:]).inputs
-    assert missing([f"It prints `{decision.layout}`"]) == []
+    assert missing(["It prints `now 3P3D` and `expected 3P3D`"]) == []
 
 
 def test_the_program_of_the_page_agrees_with_the_planner_on_other_loads() -> None:
-    """Rates, engines and attainments by a seed; in one process, because each look would start another."""
-    draw, cases, expected = random.Random(7), [], []
+    """Rates, queues, engines and attainments by a seed; decode takes from the queue what prefill does."""
+    draw, cases, expected = random.Random(7), list[Case](), list[str]()
     for _ in range(300):
         point = operating_point.OperatingPoint(
             prefill_s=draw.uniform(0.005, 0.5), prefill_alone_s=0.1, reachable_s=draw.uniform(0.01, 0.6),
             prefill_scv=draw.uniform(0.05, 4), queued_tokens=2000, transfer_s=draw.choice([0.0, 0.01, 0.2]),
             ttft_s=draw.uniform(0.3, 3), output_tokens=draw.uniform(20, 800), batch=draw.uniform(4, 256),
-            step_s=draw.uniform(0.01, 0.05), context_scv=draw.uniform(0, 2), drain_per_s=1.0,
+            step_s=draw.uniform(0.01, 0.05), context_scv=draw.uniform(0, 2), drain_per_s=1e6,
             remote_share=draw.choice([1.0, 0.5]),
         )  # fmt: skip
-        rate, arrivals, attainment = draw.uniform(0.5, 80), draw.uniform(1, 9), draw.choice([0.5, 0.8, 0.95, 0.9995])
+        rate, attainment = draw.uniform(0.5, 80), draw.choice([0.5, 0.8, 0.95, 0.9995])
+        start_s, prefill, decode = draw.uniform(5, 300), draw.randint(1, 8), draw.randint(1, 8)
+        gateways_queue, most = draw.choice([False, True]), draw.choice([16, 1000])
+        snapshot = demand.DemandSnapshot(
+            point=point, attainment=attainment, prefill=demand.Pool(prefill), decode=demand.Pool(decode),
+            forecaster=RateForecaster(Trend(rate, 0.0, 0.0, 0.0, 0.0), dispersion=draw.uniform(1, 9)),
+            waiting=draw.choice([0.0, draw.uniform(0, 9000)]), holds_back=gateways_queue, most_queued=math.inf,
+            window_s=2.5, now_s=100.0, lead_s=start_s + 2.5, memory_s=120.0, switchable=True, prompts_changed_s=None,
+            most=most,
+        )  # fmt: skip
         numbers = {
-            "expectedRatePerSecond": rate, "outputTokens": point.output_tokens, "remoteShare": point.remote_share,
-            "prefillMilliseconds": point.prefill_s * 1000, "prefillDispersion": point.prefill_scv,
-            "arrivalDispersion": arrivals, "transferMilliseconds": point.transfer_s * 1000,
-            "slackMilliseconds": point.slack_s * 1000, "stepMilliseconds": point.step_s * 1000,
-            "decodeBatch": point.batch, "contextDispersion": point.context_scv,
+            "ratePerSecond": snapshot.rate_per_s, "expectedRatePerSecond": snapshot.ahead_per_s,
+            "backlog": snapshot.backlog, "prefillWorkers": prefill, "outputTokens": point.output_tokens,
+            "remoteShare": point.remote_share, "prefillMilliseconds": point.prefill_s * 1000,
+            "prefillDispersion": point.prefill_scv, "arrivalDispersion": snapshot.forecaster.dispersion,
+            "transferMilliseconds": point.transfer_s * 1000, "slackMilliseconds": point.slack_s * 1000,
+            "stepMilliseconds": point.step_s * 1000, "decodeBatch": point.batch, "contextDispersion": point.context_scv,
         }  # fmt: skip
-        cases.append((numbers, attainment))
-        decode = point.decode_workers(rate, demand.deviations(attainment))
-        prefill = point.prefill_workers(rate, arrivals, demand.late_share(attainment), 1000)
-        expected.append(f"{prefill}P{max(1, math.ceil(decode - ROUNDING))}D")
-    program = (
-        "import io, json, sys\n"
-        f"program = compile({PROGRAM!r}, 'by_hand.py', 'exec')\n"
-        "for numbers, attainment in json.load(sys.stdin):\n"
-        "    sys.argv = ['by_hand.py', str(attainment)]\n"
-        "    sys.stdin = io.StringIO(''.join(f'name: {n}, value: {v}\\n' for n, v in numbers.items()))\n"
-        "    exec(program, {})\n"
-    )
-    run = [sys.executable, "-c", program]
-    printed = subprocess.run(run, input=json.dumps(cases), check=True, text=True, capture_output=True).stdout.split()
-    assert printed == expected
+        if gateways_queue:
+            numbers["queuedRequests"] = snapshot.waiting
+        cases.append((listed(numbers), attainment, start_s, most))
+        now = snapshot.needs(snapshot.rate_per_s, snapshot.backlog, at_once=True)
+        later = snapshot.needs(snapshot.ahead_per_s, snapshot.backlog_at(snapshot.lead_s))
+        expected.append(f"now {now} expected {later}")
+    assert all_computed(cases) == expected
     assert len(set(expected)) > 100
+    assert sum(needs.split()[1] != needs.split()[3] for needs in expected) > 100, "the queue makes a difference"
+
+
+@pytest.mark.parametrize(
+    ("load", "least_now", "least_expected"), [("step", 1.0, 1.0), ("full changing mix on 6 GPUs", 0.85, 0.5)]
+)
+def test_the_program_of_the_page_has_the_needs_of_simulated_plans(
+    load: str, least_now: float, least_expected: float
+) -> None:
+    """Of *step* 3 of 3 present needs and 3 of 3 expected ones, of the changing mix 8 and 5 of 9 (29 November 2026).
+
+    By the rate alone, as before the queue was in the program, it had 2 of 3 and 4 of 9 expected needs. What it misses
+    has the reasons that the page gives, and no other.
+    """
+    service = LOADS[load].service(11)
+    result = simulate(service.trace, service.simulation, service.policy, ours())
+    plans = [dict(record.decision.inputs) for record in result.decisions if record.decision.changes_layout]
+    attainment, most = service.policy.objectives.attainment, service.policy.max_gpus
+    first_start_s = service.simulation.leads.start_s
+    cases = [(listed(shows), attainment, shows.get("startSeconds", first_start_s), most) for shows in plans]
+    has_now, has_expected = 0, 0
+    for shows, program in zip(plans, all_computed(cases), strict=True):
+        (_, now, _, expected), (_, program_now, _, program_expected) = needs_of(shows).split(), program.split()
+        has_now += program_now == now
+        has_expected += program_expected == expected
+        if shows["remoteShare"] < 1:
+            continue  # decode workers prefill, too
+        assert program_now == now, shows
+        prefilled_per_s = shows["prefillWorkers"] / shows["prefillMilliseconds"] * 1000
+        answer_s = shows["outputTokens"] * shows["stepMilliseconds"] / 1000
+        decoded_per_s = shows["decodeWorkers"] * shows["decodeBatch"] / answer_s
+        if decoded_per_s >= min(prefilled_per_s, shows["expectedRatePerSecond"]):
+            assert program_expected == expected, shows
+    assert len(plans) >= 3
+    assert has_now / len(plans) >= least_now
+    assert has_expected / len(plans) >= least_expected
