@@ -371,21 +371,24 @@ def test_the_program_of_the_page_has_the_needs_of_simulated_plans(
     """Of *step* 3 of 3 present needs and 3 of 3 expected ones, of the changing mix 8 and 5 of 9 (29 November 2026).
 
     By the rate alone, as before the queue was in the program, it had 2 of 3 and 4 of 9 expected needs. What it misses
-    has the reasons that the page gives, and no other.
+    has the reasons that the page gives, and no other. Of the 100 plans of seeds 11 to 16 of these loads and of *real
+    traces on 6 GPUs*, it has 87 present needs and 79 expected ones.
     """
     service = LOADS[load].service(11)
     result = simulate(service.trace, service.simulation, service.policy, ours())
-    plans = [dict(record.decision.inputs) for record in result.decisions if record.decision.changes_layout]
+    made = [record for record in result.decisions if record.decision.changes_layout]
+    plans = [dict(record.decision.inputs) for record in made]
     attainment, most = service.policy.objectives.attainment, service.policy.max_gpus
     first_start_s = service.simulation.leads.start_s
     cases = [(listed(shows), attainment, shows.get("startSeconds", first_start_s), most) for shows in plans]
     has_now, has_expected = 0, 0
-    for shows, program in zip(plans, all_computed(cases), strict=True):
+    for record, shows, program in zip(made, plans, all_computed(cases), strict=True):
         (_, now, _, expected), (_, program_now, _, program_expected) = needs_of(shows).split(), program.split()
         has_now += program_now == now
         has_expected += program_expected == expected
-        if shows["remoteShare"] < 1:
-            continue  # decode workers prefill, too
+        joining = [move for move in result.transitions if move.kind != "stop" and move.began_s < record.at_s]
+        if shows["remoteShare"] < 1 or not all(move.ended_s <= record.at_s for move in joining):
+            continue  # decode workers prefill, too, or not all workers serve
         assert program_now == now, shows
         prefilled_per_s = shows["prefillWorkers"] / shows["prefillMilliseconds"] * 1000
         answer_s = shows["outputTokens"] * shows["stepMilliseconds"] / 1000
