@@ -136,7 +136,6 @@ def test_what_is_remembered_wrongly_is_in_the_state_the_planner_begins_with() ->
     lengths = simulator_bench.remembering(8000, 125, window_s=2.5).lengths
     assert lengths.prompt_tokens == pytest.approx(8000)
     assert lengths.output_tokens == pytest.approx(125)
-    assert lengths.first.output_tokens is None
 
 
 def test_pieces_of_a_trace_follow_each_other_and_keep_their_prefixes() -> None:
@@ -391,6 +390,13 @@ def test_a_missed_row_without_a_reason_is_refused_by_name() -> None:
     assert evaluation_page.missed([fine, missed], reasons) == [("**Because.**", [missed])]
     with pytest.raises(evaluation_page.NoReason, match=r"reasons.*step: something new \| clairvoyant"):
         evaluation_page.missed([fine, missed], [])
+
+
+def test_texts_of_a_source_do_not_make_its_runs_older_and_code_does() -> None:
+    plain = sources.code("X = 1\n\ndef f(a):\n    return a\n")
+    assert plain == sources.code('"""Page."""\nX = 1  # why\n"""Unit."""\n\n\ndef f(a):\n    """Of a."""\n    return a\n')
+    assert plain != sources.code("X = 2\n\ndef f(a):\n    return a\n")
+    assert plain != sources.code("X = 1\n\ndef f(a):\n    return -a\n")
 
 
 def test_the_page_says_of_which_loads_ours_is_older_than_its_sources() -> None:

@@ -60,7 +60,6 @@ def anything(rng: random.Random, at_s: float, look: int, layout: tuple[int, int]
         max(0.0, rng.gauss(rate, rate / 4)), prompt_tokens=prompt, output_tokens=answer,
         cached_tokens=rng.uniform(0, prompt),
         prompt_length_shares=tuple((2.0**power, 1 / 12) for power in range(4, 16)),
-        ended_per_s=rate * rng.uniform(0.5, 1.2), decoding=rng.uniform(0, 500), step_ms=rng.uniform(5, 40),
         pulled_tokens=1e4, pulling_s=rng.uniform(0.01, 2),
     )  # fmt: skip
     samples = tuple(

@@ -200,7 +200,9 @@ def test_a_pool_that_is_to_give_workers_is_not_started_beyond_its_bound_before_i
     seen, policy = observed(100.0, None, prefill=1, decode=6), replace(EAGER, max_gpus=11)
     first, last = (looks(n, seen, policy, replace(wanted((3, 1), (1, 8)), prefill=3, backlog=0.0)) for n in (1, 3))
     assert (first.prefill, first.decode) == (1, 9)
-    assert (last.prefill, last.decode) == (3, 8)
+    assert (last.prefill, last.decode) == (3, 4), "what decode lacks then is started at the next look"
+    later = looks(1, observed(100.0, None, prefill=3, decode=4), policy, replace(wanted((3, 1), (3, 8)), backlog=0.0))
+    assert (later.prefill, later.decode) == (3, 8)
 
 
 # --- a full budget ---

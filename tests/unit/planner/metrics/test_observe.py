@@ -272,21 +272,6 @@ def test_refused_requests_are_no_load() -> None:
     assert load.arrivals_per_s == 0.0, "refused in a later window than it was accepted in"
 
 
-def test_a_decode_worker_that_does_not_report_its_sequences_makes_their_number_unknown() -> None:
-    gateway = Gateway()
-    before = gateway.page()
-    running: Page = {"vllm:num_requests_running": {(): 4.0}}
-    workers = [Seen(worker(name), Reading(running, running, 5.0)) for name in ("d", "e")]
-    workers.append(Seen(worker("p", Role.PREFILL), Reading(running, running, 5.0)))
-    load = seen([Reading(before, gateway.page(), 5.0)], workers).load
-    assert load is not None
-    assert load.decoding == 8
-    silent = Seen(worker("f"), Reading({}, {}, 5.0))
-    load = seen([Reading(before, gateway.page(), 5.0)], [*workers, silent]).load
-    assert load is not None
-    assert load.decoding is None
-
-
 class Images:
     """What a gateway and an encode worker count of images, by their own code."""
 
@@ -679,17 +664,6 @@ def test_prefill_workers_say_how_much_of_the_prompts_was_cached() -> None:
     assert unknown.cached_tokens is None
 
 
-def test_a_decode_worker_that_does_not_say_how_many_it_decodes_makes_the_sum_unknown() -> None:
-    page: Page = {"vllm:num_requests_running": {(): 7.0}}
-    gateway = [Reading({}, Gateway().page(), 5.0)]
-    known = seen(gateway, [Seen(worker("d"), Reading({}, page, 5.0)), Seen(worker("e"), Reading({}, page, 5.0))]).load
-    assert known is not None
-    assert known.decoding == 14
-    half = seen(gateway, [Seen(worker("d"), Reading({}, page, 5.0)), Seen(worker("e"), None)]).load
-    assert half is not None
-    assert half.decoding is None
-
-
 def test_the_sequences_a_worker_runs_at_once_are_those_of_the_smallest_that_says() -> None:
     def page(most: float) -> Page:
         return {named.WORKER_MAX_SEQUENCES.name: {(): most}}
@@ -712,7 +686,6 @@ def test_rates_of_gateways_that_were_read_over_different_times_add_up() -> None:
     load = seen([Reading({}, page(50), 5.0), Reading({}, page(25), 2.5)], []).load
     assert load is not None
     assert load.arrivals_per_s == pytest.approx(20.0)
-    assert load.ended_per_s == pytest.approx(20.0)
 
 
 def test_the_age_of_workers_is_that_of_the_oldest_page_of_those_that_serve() -> None:

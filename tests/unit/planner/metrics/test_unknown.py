@@ -32,8 +32,7 @@ LOADS = {
     "mixed": Load(50.0, prompt_tokens=2000, output_tokens=250, prompt_length_shares=((1000, 0.5), (3000, 0.5))),
 }
 OF_LOAD = (
-    "prompt_tokens", "cached_tokens", "output_tokens", "measured", "ended_per_s", "decoding",
-    "step_ms", "pulled_tokens", "pulling_s", "uncached",
+    "prompt_tokens", "cached_tokens", "output_tokens", "measured", "pulled_tokens", "pulling_s", "uncached",
 )  # fmt: skip
 OF_SERVICE = ("ttft_attainment", "tpot_attainment", "ttft_p95_ms", "tpot_p95_ms", "prefill_queue_depth", "held")
 OF_LOOK = (
@@ -62,8 +61,8 @@ def known(at_s: float, name: str, layout: tuple[int, int]) -> Observation:
         given, given * prompt, sent * (lacks + 100.0), ((100.0, 0.5), (lacks, 0.5)), sent, sent * prompt, sent * lacks
     )
     full = replace(
-        load, cached_tokens=0.2 * prompt, measured=rate * 2.5, ended_per_s=rate, decoding=decoding,
-        step_ms=step_ms, pulled_tokens=sent * lacks, pulling_s=sent * 0.02, uncached=uncached,
+        load, cached_tokens=0.2 * prompt, measured=rate * 2.5, pulled_tokens=sent * lacks,
+        pulling_s=sent * 0.02, uncached=uncached,
     )  # fmt: skip
     each = round(decoding / decode)
     seen = tuple(

@@ -7,12 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.planner.core.state import State
 from pointsman.planner.core.tuning import Tuning
 from pointsman.planner.core.types import Bounds, Policy
 from pointsman.planner.core.workload.arrival_forecast import RateForecaster, Trend
-from pointsman.planner.core.workload.output_length_startup import FirstAnswers
-from pointsman.planner.core.workload.request_lengths import Lengths
 from pointsman.planner.profile.linear_model import LinearModel
 from pointsman.planner.replay.generators import generate, named_shape
 from pointsman.planner.simulator.baselines import PLANNERS, best_static, causal, clairvoyant
@@ -84,16 +81,6 @@ def test_ours_without_any_part_still_serves_and_differs_from_the_whole_only_by_i
     assert {*part.tuning} <= {*Tuning.model_fields}
     result = simulate(STEP, SIMULATION, POLICY, planner)
     assert (result.outcome == int(Outcome.COMPLETED)).mean() > 0.5
-
-
-def test_without_unfinished_answers_lengths_are_those_of_requests_that_ended() -> None:
-    forget = PARTS["unfinished answers"].forget
-    assert forget is not None
-    begun = FirstAnswers(decoded=9000.0, advance=400.0, ended=20.0, running=30.0)
-    remembered = State(requests=7.0, lengths=Lengths(output_tokens=400.0, finished_tokens=100.0, first=begun))
-    left = forget(remembered)
-    assert left == replace(remembered, lengths=replace(remembered.lengths, first=FirstAnswers(over=True)))
-    assert left.lengths.first.output_tokens is None
 
 
 def test_without_a_forecast_what_is_now_is_expected_and_nothing_more() -> None:

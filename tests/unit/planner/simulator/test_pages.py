@@ -187,7 +187,7 @@ def test_how_clients_are_answered_and_by_how_many_gateways_changes_nothing_that_
 ) -> None:
     plain, _ = looks(Simulation(ENGINE, 2, 2))
     found, _ = looks(Simulation(ENGINE, 2, 2, whole_answers_share=whole, gateways=gateways))
-    for what in ("arrivals_per_s", "ended_per_s", "decoding", "step_ms", "output_tokens"):
+    for what in ("arrivals_per_s", "prompt_tokens", "output_tokens"):
         assert mean(found, what) == pytest.approx(mean(plain, what)), what
     assert found[-1].gateways == gateways
 
@@ -198,12 +198,12 @@ def test_attainment_is_that_of_the_requests_at_any_objective(tpot_ms: float) -> 
     policy = replace(POLICY, objectives=replace(POLICY.objectives, tpot_ms=tpot_ms))
     seen: list[Observation] = []
     result = simulate(poisson(30.0, 120, 500, 200), Simulation(ENGINE, 2, 2), policy, scripted({}, seen))
-    within = sum((look.service.tpot_attainment or 0.0) * (look.load.ended_per_s or 0.0) * look.window_s
-                 for look in seen if look.service and look.load)  # fmt: skip
-    ended = sum((look.load.ended_per_s or 0.0) * look.window_s for look in seen if look.load)
+    ended = [sum(count for _, count, _ in look.load.answers) if look.load else 0.0 for look in seen]
+    got = [(look.service.tpot_attainment if look.service else None) or 0.0 for look in seen]
+    within = sum(share * count for share, count in zip(got, ended, strict=True))
     last = seen[-1].at_s
     true = result.tpot_met[result.end_s <= last]
-    assert within / ended == pytest.approx(float(true.mean()), abs=1e-6)
+    assert within / sum(ended) == pytest.approx(float(true.mean()), abs=1e-6)
 
 
 def test_a_worker_whose_page_is_lost_is_unreachable_and_its_next_page_tells_of_both_windows() -> None:

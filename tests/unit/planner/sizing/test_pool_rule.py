@@ -33,12 +33,12 @@ PROMPTS, ANSWERS = point(4000, 30), point(300, 600)  # what is heavy: prefill, d
 
 def moment(
     rate: float, there: tuple[int, int], at: OperatingPoint = PROMPTS, *, now_s: float = 1000.0, slope: float = 0.0,
-    changed_s: float | None = None, fell_s: float | None = None, starting: tuple[tuple[float, ...], tuple[float, ...]]
+    rose_s: float | None = None, fell_s: float | None = None, starting: tuple[tuple[float, ...], tuple[float, ...]]
     = ((), ()), waiting: float = 0.0, **other: Any,
 ) -> DemandSnapshot:  # fmt: skip
     """A rate that is known exactly; ``there`` serve, ``starting`` will in so many seconds. Without a lead no queue can
     build up until a new worker serves."""
-    known = RateForecaster(Trend(rate, slope, 1e-9, 0.0, 1e-12), dispersion=1.0, changed_s=changed_s, fell_s=fell_s)
+    known = RateForecaster(Trend(rate, slope, 1e-9, 0.0, 1e-12), dispersion=1.0, rose_s=rose_s, fell_s=fell_s)
     made = DemandSnapshot(
         point=at, attainment=0.95, forecaster=known, prefill=Pool(there[0], starting[0]),
         decode=Pool(there[1], starting[1]), waiting=waiting, holds_back=False, most_queued=math.inf,
@@ -154,25 +154,31 @@ def test_a_peak_at_the_end_of_a_shortage_is_not_what_is_started_for() -> None:
     assert looks.look(rate_for(6), has).grow[0] == 4
 
 
-def test_after_a_sudden_change_a_pool_grows_at_the_first_look_and_for_a_quarter_of_a_minute() -> None:
+def test_after_a_sudden_rise_a_pool_grows_at_the_first_look_and_for_a_quarter_of_a_minute() -> None:
     rate = rate_for(5)
     for since_s, grows in ((0.0, True), (SHIPPED.patience_s, True), (SHIPPED.patience_s + TICK_S, False)):
         looks = Looks(now_s=1000.0)
-        found = looks.look(rate, (2, 2), changed_s=1000.0 + TICK_S - since_s)
+        found = looks.look(rate, (2, 2), rose_s=1000.0 + TICK_S - since_s)
         assert found.grow[0] == (5 if grows else 2)
+
+
+def test_after_a_sudden_fall_nobody_is_started_at_once() -> None:
+    """What is still needed more of, as by longer prompts, is waited for as always."""
+    looks = Looks(now_s=1000.0)
+    assert looks.look(rate_for(5), (2, 2), fell_s=1000.0 + TICK_S).grow[0] == 2
 
 
 def test_nothing_is_sudden_while_it_is_not_known_what_answers_to_other_prompts_need() -> None:
     looks = Looks(now_s=1000.0)
-    assert looks.look(rate_for(5), (2, 2), changed_s=1002.0, prompts_changed_s=1002.0).grow[0] == 2
-    assert looks.look(rate_for(5), (2, 2), changed_s=1005.0, prompts_changed_s=900.0).grow[0] == 5
+    assert looks.look(rate_for(5), (2, 2), rose_s=1002.0, prompts_changed_s=1002.0).grow[0] == 2
+    assert looks.look(rate_for(5), (2, 2), rose_s=1005.0, prompts_changed_s=900.0).grow[0] == 5
 
 
 # --- keep ---
 
 
-def test_a_need_is_kept_for_the_scale_in_window_and_longer_while_requests_are_new() -> None:
-    """Five minutes by default: the requests before may come back, and so may what they needed."""
+def test_a_need_is_kept_for_the_scale_in_window_and_longer_after_the_prompts_changed() -> None:
+    """Five minutes by default: the prompts before may come back, and so may what they needed."""
     assert kept_s(120.0, 90.0, None, 1000.0) == 120.0
     assert kept_s(120.0, 150.0, None, 1000.0) == 150.0, "a start-up at least"
     assert kept_s(120.0, 90.0, 701.0, 1000.0) == 300.0
@@ -305,6 +311,16 @@ def test_a_need_for_which_workers_were_still_there_did_not_come_back() -> None:
     assert needs.returns == ()
 
 
+@pytest.mark.parametrize(("before", "returns"), [(4, 0), (6, 0), (7, 1), (11, 1)])
+def test_a_burst_is_no_return_of_what_a_quiet_service_needed(before: int, returns: int) -> None:
+    """Eleven are needed where two are left: of the nine that are short, more than half were needed before."""
+    needs, now_s = Needs().observe(before, before, before, 0.0, TICK_S, KEEP_S), 0.0
+    while now_s < 200.0:
+        now_s += TICK_S
+        needs = needs.observe(2, 2, 2, now_s, TICK_S, KEEP_S)
+    assert len(needs.observe(11, 11, 2, now_s + TICK_S, TICK_S, KEEP_S).returns) == returns
+
+
 def test_what_only_those_who_stay_would_need_never_came_back() -> None:
     """With head-room one more is needed, and at a constant rate now and then: nobody is missing for that."""
     needs = Needs()
@@ -343,9 +359,10 @@ def test_what_is_started_after_the_fall_stays() -> None:
     """A need that a look a moment after the fall finds, and the next one does not: nobody is started for nothing."""
     looks = Looks()
     looks.look(rate_for(6), (3, 1), 60.0, starting=((30.0,) * 3, ()))
-    fell = {"fell_s": looks.now_s + TICK_S, "changed_s": looks.now_s + TICK_S, "lead_s": LEAD_S}
+    fell = {"fell_s": looks.now_s + TICK_S, "lead_s": LEAD_S}
+    rose_s = looks.now_s + 2 * TICK_S
     assert looks.look(rate_for(2), (3, 1), starting=((30.0,) * 3, ()), **fell).prefill == 3
-    assert looks.look(rate_for(4), (3, 1), **fell).prefill == 4
+    assert looks.look(rate_for(4), (3, 1), rose_s=rose_s, **fell).prefill == 4
     assert looks.look(rate_for(2), (3, 1), starting=((60.0,), ()), **fell).prefill == 4
 
 

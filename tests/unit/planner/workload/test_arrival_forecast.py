@@ -65,7 +65,8 @@ def test_steady_poisson_arrivals_are_never_taken_for_a_change() -> None:
         forecaster = forecaster.observe(poisson(draw, 10 * TICK_S), TICK_S, TICK_S * tick)
         if tick > 20:
             assert forecaster.expected(LEAD_S) < 16
-    assert forecaster.changed_s is None
+    assert forecaster.rose_s is None
+    assert forecaster.fell_s is None
 
 
 def test_a_gap_in_the_observations_is_bridged_not_read_as_zero() -> None:
@@ -90,7 +91,7 @@ def test_one_lucky_window_of_a_constant_load_is_no_step() -> None:
     found = RateForecaster()
     for tick, count in enumerate([20.0, 24.0, 17.0, 21.0, 18.0, 22.0] * 20 + [41.0], 1):
         found = found.observe(count, 2.5, 2.5 * tick)
-    assert found.changed_s is None
+    assert found.rose_s is None
 
 
 def test_a_falling_load_is_never_expected_to_be_gone() -> None:
@@ -110,8 +111,8 @@ def test_a_load_that_doubles_is_seen_whatever_its_windows_look_like() -> None:
         doubled_s = TICK_S * 240
         for tick in range(241, 250):
             found = found.observe(poisson(draw, 15.0 * TICK_S), TICK_S, TICK_S * tick)
-        assert found.changed_s is not None, f"seed {seed}"
-        assert found.changed_s > doubled_s
+        assert found.rose_s is not None, f"seed {seed}"
+        assert found.rose_s > doubled_s
         assert found.fell_s is None or found.fell_s <= doubled_s, f"seed {seed}"
 
 

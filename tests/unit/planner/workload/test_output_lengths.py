@@ -93,7 +93,7 @@ def test_the_look_that_sees_new_prompts_learns_nothing_of_their_answers_nor_do_t
         load = Load(4.0, prompt, output_tokens=ANSWERS[prompt], prompt_length_shares=((prompt, 1.0),), answers=answers)
         lengths = lengths.observe(load, 30.0, tick * 30.0)
         known = {bucket for bucket, _, _ in lengths.outputs.usual}
-        since_s = tick * 30 - (lengths.new_since_s or 0.0)
+        since_s = tick * 30 - (lengths.changed_s or lengths.first_s or 0.0)
         assert (round(SHORT) in known) == (tick * 30 > seen_s and since_s > 60), tick
         assert (round(LONG) in known) == (tick * 30 > 60), "as at the first look"
 

@@ -81,7 +81,6 @@ def answered(rates: list[int], outputs: list[int]) -> list[float | None]:
         decoding = [each for each in decoding if each[0] > now_s]
         load = Load(
             rate / TICK_S, 1000.0, output_tokens=sum(ended) / len(ended) if ended else None,
-            ended_per_s=len(ended) / TICK_S, decoding=float(len(decoding)), step_ms=25.0,
         )  # fmt: skip
         lengths = lengths.observe(load, TICK_S, now_s)
         found.append(lengths.output_tokens)

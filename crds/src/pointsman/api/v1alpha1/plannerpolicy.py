@@ -111,13 +111,13 @@ class RoleSwitchAction(ApiModel):
         description=ignored("the planner always drains first. A RoleSwitch can still set drainFirst to false."),
     )
     min_dwell_seconds: Annotated[float | None, Removed(60)] = Field(
-        default=None, ge=0, le=86_400, description=ignored("a switch back within five minutes must gain 20 percent.")
+        default=None, ge=0, le=86_400, description=ignored("of each worker, two switches are allowed in ten minutes.")
     )
     opposite_after_seconds: Annotated[float | None, Removed(30)] = Field(
         default=None,
         ge=0,
         le=86_400,
-        description=ignored("a switch back within five minutes must gain 20 percent."),
+        description=ignored("of each worker, two switches are allowed in ten minutes."),
     )
     max_in_transition_percent: int = Field(
         default=20,

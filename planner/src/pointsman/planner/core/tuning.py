@@ -91,7 +91,7 @@ class Tuning(BaseModel):
     gateway_queue_clear_s: Positive = 120.0
     """The same where gateways queue the requests. A queue there delays no running request."""
     patience_s: Positive = 15.0
-    """A need must last this long before workers start for it, but not this soon after a sudden change. Longer: gradual
+    """A need must last this long before workers start for it, but not this soon after a sudden rise. Longer: gradual
     shortages last longer. Shorter: chance starts workers."""
     need_gap_s: Positive = 20.0
     """A need that was away for less never ended. Longer: real ends are missed. Shorter: one load counts as
@@ -103,8 +103,8 @@ class Tuning(BaseModel):
     """Workers are removed only if the remaining ones, and the threshold is raised only if the decode workers, can serve
     this many times the rate. Higher: more GPUs. Lower: changes are undone."""
     new_requests_windows: Factor = 2.5
-    """For this many scale-in windows after a new mix, workers for the old mix are retained. More: more GPUs. Fewer:
-    workers are started again if the old mix returns."""
+    """For this many scale-in windows after the prompts changed, workers for those before are retained. More: more
+    GPUs. Fewer: workers are started again if the old mix returns."""
     return_memory_s: Positive = 3600.0
     """For this long a need that recurred is remembered. Longer: spare workers stay after the last burst. Shorter: rare
     bursts find no spare workers."""

@@ -2,9 +2,9 @@
 
 need = workers of a role for the rate that is expected when a worker started now would serve, and for the queue that
        is left then
-grow = the lowest need of the last ``patience_s``; the present one after a sudden change of the rate
-keep = the highest need of the last ``scaleInStabilizationSeconds``: longer where a start takes longer, where requests
-       are new, or where a need came back after longer; of both roles together where workers can change their role,
+grow = the lowest need of the last ``patience_s``; the present one after a sudden rise of the rate
+keep = the highest need of the last ``scaleInStabilizationSeconds``: longer where a start takes longer, after the prompts
+       have changed, or where a need came back after longer; of both roles together where workers can change their role,
        else of each
 want = grow, and of those that are there what keep says
 """
