@@ -30,7 +30,7 @@ MOST_LINES_OF_A_DECISION: Final = 1194
 
 FROM_S, UNTIL_S = 400.0, 450.0
 """Of *step*, seed 11: its rate rises at 300 s, and the started workers serve from about 420 s on. No decision of the
-whole load runs more lines, and tracing all of it takes 15 s. Seeds 12 and 13 run 1 236 and 1 240 lines at most."""
+whole load runs more lines, and tracing all of it takes 15 s."""
 
 _NO_CODE: Final = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,

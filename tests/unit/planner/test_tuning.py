@@ -22,7 +22,7 @@ from unit.planner.tuning_guard import others_than_shipped
 
 ROOT = Path(__file__).parents[3]
 CORE = ROOT / "planner/src/pointsman/planner/core"
-MOST_FIELDS = 44
+MOST_FIELDS = 43
 MOST_OTHERS = 35  # formats, limits of memory, grids of numerics: nothing that anybody would tune
 
 
