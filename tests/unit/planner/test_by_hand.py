@@ -83,7 +83,7 @@ def test_the_page_shows_the_inputs_and_the_message_of_a_real_decision(
     assert all(
         re.search(rf"^{name} +[\d.]+{' +'.join(['', *units[name]])}( |$)", INPUTS, re.MULTILINE) for name in shown
     )
-    assert len(shown) == 20
+    assert len(shown) == 21
     assert shown == {name: pytest.approx(inputs[name]) for name in shown}
     change = "Scale out from 2P2D to 3P3D: too few workers of both roles."
     assert f"{change} " in decision.message
@@ -228,15 +228,16 @@ def test_the_queue_of_the_page_is_counted_as_the_planner_counts_it(shown: dict[s
     deviation = math.sqrt(sequences * (1 + shown["contextDispersion"]))
     decode = (sequences + demand.deviations(0.95) * deviation) / shown["decodeBatch"]
     assert now - rate < 2 * per_s, "decode gets all of it"
-    off_per_s, lead_s = 2 * per_s - rate, POLICY.start_s + WINDOW_S
-    left = 1000 - off_per_s * lead_s
+    ended_per_s, lead_s = 2 * shown["decodeDrainPerSecond"], POLICY.start_s + WINDOW_S
+    assert ended_per_s < min(rate, 2 * per_s), "decode is the slower one"
+    left = 1000 + (rate - ended_per_s) * lead_s
     assert missing([
         f"1 / 0.0380601 = {per_s:.3f} requests/s",
         f"50 + 1000 / 30 = {now:.2f} requests/s. Prefill needs {now:.2f} / {per_s:.3f} = {now * prefill_s:.3f}, so 4",
         f"Decode needs {decode:.3f} by the formula above, so 4.",
         f"after 90 s and one evaluation, {lead_s} s.",
-        f"2 × {per_s:.3f} − 50 = {off_per_s:.3f} requests/s off the queue. It is then "
-        f"1000 − {off_per_s:.3f} × {lead_s} = {left:.0f}.",
+        f"2 × {per_s:.3f} = {2 * per_s:.2f} requests/s and two decode workers 2 × 24.4897 = {ended_per_s:.2f}. So the "
+        f"queue grows by {rate - ended_per_s:.2f} requests/s, to {left:.0f}.",
         f"50 + {left:.0f} / 120 = {rate + left / SHIPPED.gateway_queue_clear_s:.2f} requests/s, 3 and 3 workers.",
         f"starts workers for `{made.layout}`",
     ]) == []  # fmt: skip
@@ -323,14 +324,14 @@ def test_the_program_of_the_page_computes_both_pools_from_what_kubectl_shows_and
 
 
 def test_the_program_of_the_page_agrees_with_the_planner_on_other_loads() -> None:
-    """Rates, queues, engines and attainments by a seed; decode takes from the queue what prefill does."""
+    """Rates, queues, engines and attainments by a seed."""
     draw, cases, expected = random.Random(7), list[Case](), list[str]()
     for _ in range(300):
         point = operating_point.OperatingPoint(
             prefill_s=draw.uniform(0.005, 0.5), prefill_alone_s=0.1, reachable_s=draw.uniform(0.01, 0.6),
             prefill_scv=draw.uniform(0.05, 4), queued_tokens=2000, transfer_s=draw.choice([0.0, 0.01, 0.2]),
             ttft_s=draw.uniform(0.3, 3), output_tokens=draw.uniform(20, 800), batch=draw.uniform(4, 256),
-            step_s=draw.uniform(0.01, 0.05), context_scv=draw.uniform(0, 2), drain_per_s=1e6,
+            step_s=draw.uniform(0.01, 0.05), context_scv=draw.uniform(0, 2), drain_per_s=draw.uniform(1, 60),
             remote_share=draw.choice([1.0, 0.5]),
         )  # fmt: skip
         rate, attainment = draw.uniform(0.5, 80), draw.choice([0.5, 0.8, 0.95, 0.9995])
@@ -350,6 +351,7 @@ def test_the_program_of_the_page_agrees_with_the_planner_on_other_loads() -> Non
             "prefillDispersion": point.prefill_scv, "arrivalDispersion": snapshot.forecaster.dispersion,
             "transferMilliseconds": point.transfer_s * 1000, "slackMilliseconds": point.slack_s * 1000,
             "stepMilliseconds": point.step_s * 1000, "decodeBatch": point.batch, "contextDispersion": point.context_scv,
+            "decodeWorkers": decode, "decodeDrainPerSecond": point.drain_per_s,
         }  # fmt: skip
         if gateways_queue:
             numbers["queuedRequests"] = snapshot.waiting
@@ -363,17 +365,12 @@ def test_the_program_of_the_page_agrees_with_the_planner_on_other_loads() -> Non
 
 
 @pytest.mark.parametrize(
-    ("load", "least_now", "least_expected"), [("step", 1.0, 1.0), ("full changing mix on 6 GPUs", 0.85, 0.5)]
+    ("load", "least_now", "least_expected"), [("step", 1.0, 1.0), ("full changing mix on 6 GPUs", 0.85, 0.8)]
 )
 def test_the_program_of_the_page_has_the_needs_of_simulated_plans(
     load: str, least_now: float, least_expected: float
 ) -> None:
-    """Of *step* 3 of 3 present needs and 3 of 3 expected ones, of the changing mix 8 and 5 of 9 (29 November 2026).
-
-    By the rate alone, as before the queue was in the program, it had 2 of 3 and 4 of 9 expected needs. What it misses
-    has the reasons that the page gives, and no other. Of the 100 plans of seeds 11 to 16 of these loads and of *real
-    traces on 6 GPUs*, it has 87 present needs and 79 expected ones.
-    """
+    """What it misses has the reasons that the page gives, and no other."""
     service = LOADS[load].service(11)
     result = simulate(service.trace, service.simulation, service.policy, ours())
     made = [record for record in result.decisions if record.decision.changes_layout]
@@ -389,12 +386,7 @@ def test_the_program_of_the_page_has_the_needs_of_simulated_plans(
         joining = [move for move in result.transitions if move.kind != "stop" and move.began_s < record.at_s]
         if shows["remoteShare"] < 1 or not all(move.ended_s <= record.at_s for move in joining):
             continue  # decode workers prefill, too, or not all workers serve
-        assert program_now == now, shows
-        prefilled_per_s = shows["prefillWorkers"] / shows["prefillMilliseconds"] * 1000
-        answer_s = shows["outputTokens"] * shows["stepMilliseconds"] / 1000
-        decoded_per_s = shows["decodeWorkers"] * shows["decodeBatch"] / answer_s
-        if decoded_per_s >= min(prefilled_per_s, shows["expectedRatePerSecond"]):
-            assert program_expected == expected, shows
+        assert (program_now, program_expected) == (now, expected), shows
     assert len(plans) >= 3
     assert has_now / len(plans) >= least_now
     assert has_expected / len(plans) >= least_expected
