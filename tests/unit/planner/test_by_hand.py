@@ -365,7 +365,7 @@ def test_the_program_of_the_page_agrees_with_the_planner_on_other_loads() -> Non
 
 
 @pytest.mark.parametrize(
-    ("load", "least_now", "least_expected"), [("step", 1.0, 1.0), ("full changing mix on 6 GPUs", 0.85, 0.8)]
+    ("load", "least_now", "least_expected"), [("step", 1.0, 1.0), ("full changing mix on 6 GPUs", 0.85, 0.75)]
 )
 def test_the_program_of_the_page_has_the_needs_of_simulated_plans(
     load: str, least_now: float, least_expected: float
