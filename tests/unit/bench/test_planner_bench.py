@@ -394,7 +394,9 @@ def test_a_missed_row_without_a_reason_is_refused_by_name() -> None:
 
 def test_texts_of_a_source_do_not_make_its_runs_older_and_code_does() -> None:
     plain = sources.code("X = 1\n\ndef f(a):\n    return a\n")
-    assert plain == sources.code('"""Page."""\nX = 1  # why\n"""Unit."""\n\n\ndef f(a):\n    """Of a."""\n    return a\n')
+    assert plain == sources.code(
+        '"""Page."""\nX = 1  # why\n"""Unit."""\n\n\ndef f(a):\n    """Of a."""\n    return a\n'
+    )
     assert plain != sources.code("X = 2\n\ndef f(a):\n    return a\n")
     assert plain != sources.code("X = 1\n\ndef f(a):\n    return -a\n")
 

@@ -34,7 +34,9 @@ def decode_workers(result: Result) -> int:
     return max(point.decode_active for point in result.timeline if 540 <= point.at_s < 600)
 
 
-def test_decode_workers_are_counted_on_for_most_of_their_kv_cache_and_where_they_are_enough_nothing_is_preempted() -> None:
+def test_decode_workers_are_counted_on_for_most_of_their_kv_cache_and_where_they_are_enough_nothing_is_preempted() -> (
+    None
+):
     shipped = served(SHIPPED)
     assert shipped.attainment >= POLICY.objectives.attainment
     grown = shipped.arrival_s > 150.0  # before, there are fewer workers than are needed

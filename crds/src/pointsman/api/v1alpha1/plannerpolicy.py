@@ -16,6 +16,8 @@ from pointsman.api.v1alpha1.removed import Removed, ignored
 from pointsman.api.v1alpha1.resource import ApiModel, Column, Kind, LocalReference, Resource
 from pointsman.api.v1alpha1.strict import parse_strictly
 
+_SWITCHES: Final = "in ten minutes, a service makes at most two switches per worker in total. Six are always allowed."
+
 
 class Mode(StrEnum):
     """What becomes of the planner's decisions."""
@@ -111,13 +113,13 @@ class RoleSwitchAction(ApiModel):
         description=ignored("the planner always drains first. A RoleSwitch can still set drainFirst to false."),
     )
     min_dwell_seconds: Annotated[float | None, Removed(60)] = Field(
-        default=None, ge=0, le=86_400, description=ignored("of each worker, two switches are allowed in ten minutes.")
+        default=None, ge=0, le=86_400, description=ignored(_SWITCHES)
     )
     opposite_after_seconds: Annotated[float | None, Removed(30)] = Field(
         default=None,
         ge=0,
         le=86_400,
-        description=ignored("of each worker, two switches are allowed in ten minutes."),
+        description=ignored(_SWITCHES),
     )
     max_in_transition_percent: int = Field(
         default=20,
@@ -133,7 +135,7 @@ class RoleSwitchAction(ApiModel):
         ge=1,
         le=1000,
         alias="maxPer10Minutes",
-        description=ignored("in ten minutes each worker may switch twice, and the service at least six times."),
+        description=ignored(_SWITCHES),
     )
 
 

@@ -30,9 +30,8 @@ class Tuning(BaseModel):
     """The forecast falls at most by this factor within one start. Higher: workers are removed and started again. Lower:
     removals wait longer."""
     length_window_s: Positive = 300.0
-    """Mean prompt and output lengths are taken over this long. A switch is harder to undo within this time, because the
-    means still include requests from before the switch. Longer: slow drifts are seen late. Shorter: the means vary by
-    chance."""
+    """Mean prompt and output lengths are taken over this long. Longer: slow drifts are seen late. Shorter: the means
+    vary by chance."""
     length_change_sigmas: Positive = 5.0
     """Recent lengths replace the long mean when they differ by this many standard errors. Higher: a new mix is seen
     late. Lower: chance counts as a new mix."""
