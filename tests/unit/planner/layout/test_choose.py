@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.layout.choose import layout
+from pointsman.planner.core.messages import rejections
 from pointsman.planner.core.sizing.pool_targets import Targets
 from pointsman.planner.core.state import State
 from pointsman.planner.core.switch_guards import History, SwitchRecord
@@ -195,12 +196,14 @@ def test_what_the_service_lacks_as_a_whole_is_started_in_the_role_that_lacks_the
     assert (both.prefill, both.decode) == (5, 4)
 
 
-def test_a_pool_that_is_to_give_workers_is_not_started_beyond_its_bound_before_it_gives_them() -> None:
+def test_nothing_is_started_for_a_role_that_gives_or_is_about_to_give_workers() -> None:
     """Three prefill workers are needed now, which a switch brings in three looks, and later eight decode workers."""
     seen, policy = observed(100.0, None, prefill=1, decode=6), replace(EAGER, max_gpus=11)
     first, last = (looks(n, seen, policy, replace(wanted((3, 1), (1, 8)), prefill=3, backlog=0.0)) for n in (1, 3))
-    assert (first.prefill, first.decode) == (1, 9)
-    assert (last.prefill, last.decode) == (3, 4), "what decode lacks then is started at the next look"
+    assert (first.prefill, first.decode) == (1, 6), "nor while the switch is awaited"
+    assert (last.prefill, last.decode) == (3, 4), "what decode lacks then is started once the switch has ended"
+    why = {a.layout: a.rejected_because for a in last.alternatives}
+    assert why[Layout(3, 8)] == rejections.NONE_FOR_WHO_GIVES
     later = looks(1, observed(100.0, None, prefill=3, decode=4), policy, replace(wanted((3, 1), (3, 8)), backlog=0.0))
     assert (later.prefill, later.decode) == (3, 8)
 

@@ -17,6 +17,7 @@ from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Decision, Layout, Observation, Policy, Reason
 
 _ENOUGH: Final = (Reason.STEADY, Reason.SPARE_CAPACITY)
+_ONE_SHORT: Final = (Reason.PREFILL_SHORT, Reason.DECODE_SHORT)
 
 
 def layout(
@@ -61,7 +62,8 @@ def layout(
     if switches and state.wanting == step.after and policy.switches_at_once:
         # What is left of it was seen for long enough already, and so was what is not made at once.
         state = replace(state, wanting=None, wanting_ticks=0)
-    if switches and reason in _ENOUGH:  # what starts would be enough, what serves is not
+    # What starts would be enough, what serves is not; or the role that lacks more gets a worker of the other one.
+    if switches and (reason in _ENOUGH or (reason in _ONE_SHORT and target.total == now.total)):
         reason = Reason.PREFILL_SHORT if switches[0].target is Role.PREFILL else Reason.DECODE_SHORT
     change = layouts.change(in_short(now, step.after, target), now, target, reason)
     decision = replace(

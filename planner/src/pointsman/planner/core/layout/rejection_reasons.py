@@ -115,6 +115,8 @@ def _needless(choice: Choice, way: Way, lead_s: float) -> Iterator[str]:
         if now.of(role) == target.of(role) and wanted.grow.of(role) <= now.of(role) < wanted.needed.of(role):
             left_s = patience.left_s(observation.at_s, policy.tuning)
             yield rejections.too_early(role, policy.tuning.patience_s, left_s)
+    if any(step.after.of(role) < now.of(role) and target.of(role) < wanted.grow.of(role) for role in more):
+        yield rejections.NONE_FOR_WHO_GIVES
     start_s, switch_s = state.leads.lead_s(policy.start_s), state.switch_leads.lead_s(policy.tuning)
     if lead_s > switch_s and switched == now and (step.after != now or (policy.switchable and starts)):
         yield rejections.slower_than_switch(lead_s, switch_s)

@@ -46,8 +46,8 @@ def _started(observation: Observation, policy: Policy, wanted: Targets, step: Sw
     now, most, bounds = observation.layout, _room(observation, policy), _bounds(policy)
     after = step.coming if step.deferred is not None else step.after
     lacks = [max(0, min(grow, bound) - n) for grow, n, bound in zip(wanted.grow, after, bounds, strict=True)]
-    # What a role needs once it has given workers is seen at the next look: nothing is started in their place now.
-    lacks = [0 if gave < had else lack for lack, gave, had in zip(lacks, step.after, now, strict=True)]
+    # What a role needs once it has given workers is seen when they have gone: nothing is started in their place before.
+    lacks = [0 if gave < had else lack for lack, gave, had in zip(lacks, after, now, strict=True)]
     spare = _spare(policy, wanted, after) if step.answered or _will_switch(policy, wanted, now, lacks) else 0
     target = list(step.after)
     for _ in range(min(sum(lacks) - spare, most - now.total)):

@@ -66,6 +66,7 @@ def during_queue(requests: float) -> str:
     return f"no worker that serves is removed while {quantity(requests, 'request')} {are(requests)} queued"
 
 
+NONE_FOR_WHO_GIVES: Final = "a role that gives workers by a switch gets no new ones in the same decision"
 ONE_AT_A_TIME: Final = "no worker is removed while another one starts or a switch is awaited"
 
 
