@@ -27,10 +27,8 @@ def in_own_simulator() -> str:
 
 def _digest(packages: Iterable[str], *files: Path, but: Collection[str] = ()) -> str:
     """Of the planner's constants and of the files' code, but for texts, what has its own benchmark, other planners."""
-    left_out, modules = (
-        {"elastic", "baselines", "messages", "tuning.py", "rejection_reasons.py", "inputs.py", *but},
-        list[Path](),
-    )
+    texts = {"messages", "rejection_reasons.py", "inputs.py", "tuning.py"}
+    left_out, modules = {"elastic", "baselines", *texts, *but}, list[Path]()
     for folder in map(Path, packages):
         every = sorted(folder.rglob("*.py"))
         modules += [path for path in every if not left_out & {*path.relative_to(folder).parts}]

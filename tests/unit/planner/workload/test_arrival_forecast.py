@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pointsman.planner.core.sizing.demand import is_sudden
 from pointsman.planner.core.tuning import Tuning
 from pointsman.planner.core.workload.arrival_forecast import SURPRISES_KEPT, RateForecaster, Trend
 
@@ -114,6 +115,18 @@ def test_a_load_that_doubles_is_seen_whatever_its_windows_look_like() -> None:
         assert found.rose_s is not None, f"seed {seed}"
         assert found.rose_s > doubled_s
         assert found.fell_s is None or found.fell_s <= doubled_s, f"seed {seed}"
+
+
+def test_a_load_that_rises_and_falls_again_is_no_rise_any_more() -> None:
+    found = RateForecaster()
+    for tick in range(1, 60):
+        found = found.observe(20.0 * TICK_S, TICK_S, TICK_S * tick)
+    rose = found.observe(60.0 * TICK_S, TICK_S, TICK_S * 60)
+    assert rose.rose_s == TICK_S * 60
+    assert is_sudden(rose, TICK_S * 61)
+    fell = rose.observe(60.0 * TICK_S, TICK_S, TICK_S * 61).observe(5.0 * TICK_S, TICK_S, TICK_S * 62)
+    assert (fell.rose_s, fell.fell_s) == (None, TICK_S * 62)
+    assert not is_sudden(fell, TICK_S * 62)
 
 
 def test_chance_does_not_look_like_a_fall() -> None:

@@ -33,7 +33,7 @@ class Score:
     ) -> "Score":
         """Take one look, of so many ``requests``; ``if_executed`` None: decisions are carried out.
 
-        Where no request ended, nothing is compared; what decisions would have made of such a look counts all the same.
+        Where no request ended, nothing is compared; what the virtual fleet would have kept counts all the same.
         What was counted against other objectives is forgotten.
         """
         known = self if self.objectives in (None, objectives) else Score()

@@ -3,9 +3,9 @@
 need = workers of a role for the rate that is expected when a worker started now would serve, and for the queue that
        is left then
 grow = the lowest need of the last ``patience_s``; the present one after a sudden rise of the rate
-keep = the highest need of the last ``scaleInStabilizationSeconds``: longer where a start takes longer, after the prompts
-       have changed, or where a need came back after longer; of both roles together where workers can change their role,
-       else of each
+keep = the highest need of the last ``scaleInStabilizationSeconds``: longer where a start takes longer, after a change
+       of the prompts, or where a need came back after longer; of both roles together where workers can change their
+       role, else of each
 want = grow, and of those that are there what keep says
 """
 
@@ -23,8 +23,8 @@ MOST_RETURNS: Final = 4
 @dataclass(frozen=True, slots=True)
 class Needs:
     """What was needed lately: (last look, need) of each need than which there was no higher one since; the same of
-    needs for which workers were there; and (when, after how long) such a need came back for which they were there no
-    more."""
+    needs for which workers were there; and (when, after how long) such a need came back, or more than half of what is
+    short then. A need that comes back in steps may be counted at two of them."""
 
     highest: tuple[tuple[float, int], ...] = ()
     met: tuple[tuple[float, int], ...] = ()
