@@ -237,7 +237,7 @@ def test_the_queue_of_the_page_is_counted_as_the_planner_counts_it(shown: dict[s
         f"Decode needs {decode:.3f} by the formula above, so 4.",
         f"after 90 s and one evaluation, {lead_s} s.",
         f"2 × {per_s:.3f} = {2 * per_s:.2f} requests/s and two decode workers 2 × 24.4897 = {ended_per_s:.2f}. So the "
-        f"queue grows by {rate - ended_per_s:.2f} requests/s, to {left:.0f}.",
+        f"queue grows by 50 − {ended_per_s:.2f} = {rate - ended_per_s:.2f} requests/s, to {left:.0f}.",
         f"50 + {left:.0f} / 120 = {rate + left / SHIPPED.gateway_queue_clear_s:.2f} requests/s, 3 and 3 workers.",
         f"starts workers for `{made.layout}`",
     ]) == []  # fmt: skip
