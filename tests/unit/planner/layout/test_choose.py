@@ -71,6 +71,16 @@ def test_a_worker_that_is_lent_until_another_one_serves_has_no_start_in_its_plac
     assert decision.message.startswith("Switch roles from 3P2D to 2P3D: too few decode workers. ")
 
 
+def test_a_switch_away_from_a_role_that_is_short_is_for_the_one_that_is_shorter() -> None:
+    """Prefill has six workers of seven. Of two decode workers one serves, and the other only starts."""
+    seen = observed(100.0, None, prefill=6, decode=1)
+    seen = replace(seen, workers=(*seen.workers, Worker("w9", Role.DECODE, WorkerCondition.STARTING)))
+    decision = looks(3, seen, EAGER, wanted((7, 2), (7, 2)))
+    assert (decision.prefill, decision.decode) == (5, 3)
+    assert decision.reason is Reason.DECODE_SHORT
+    assert decision.message.startswith("Switch roles from 6P2D to 5P3D: too few decode workers. 7P2D is needed")
+
+
 def test_a_switch_that_comes_before_starts_says_what_serves_and_takes_nobody_away() -> None:
     """Three prefill workers are needed now and one serves; of the five that decode three are not needed."""
     starts = tuple(Worker(f"s{n}", Role.PREFILL, WorkerCondition.STARTING) for n in range(2))
