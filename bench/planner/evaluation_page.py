@@ -57,6 +57,7 @@ def write_page(runs: Sequence[Run]) -> Path:
             load.name if who == OURS else f"{who}, {load.name}": runs_of_one
             for load in GROUPS["what goes wrong"].values()
             for who, runs_of_one in found.get(load.name, {}).items()
+            if not who.startswith(ABLATION)
         },
         table=table,
         pictures={name: write_picture(picture_name(name), picture(found[name])) for name in FIXED if name in found},

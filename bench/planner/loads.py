@@ -65,7 +65,8 @@ class Load(BaseModel):
 
     ``kappa``: how many times as slow as the table the true engine is, in prefill and in decode. ``first_start_s``: what
     starts of the first workers took, as their pods show it. ``first_starts_shown``: they do; else the first start is
-    estimated from the model's size, as of a service whose pods are not seen starting. ``told``: the policy says what a
+    estimated from the model's size, as of a service whose pods are not seen starting. ``added_s``: what gateways and
+    network add to a first token, and to each other one. ``told``: the policy says what a
     start takes. ``table``: the planner has a performance table. ``interval_s``: from one evaluation to the next, as by
     Prometheus' scrapes. ``median_prompt_tokens``: prompts are of log-normal length. ``remembered_tokens``: the planner
     remembers prompts and outputs of this length from before a pause. ``target``: share within objectives, of requests
@@ -98,6 +99,7 @@ class Load(BaseModel):
     faults: Faults = Faults()
     gateways: int = 1
     whole_answers_share: float = 0
+    added_s: tuple[float, float] = (0, 0)
     refused_per_s: float = 0
     ttft_ms: float = 1500
     ttft_ms_per_prompt_token: float = 0
@@ -147,6 +149,7 @@ class Load(BaseModel):
             faults=self.faults,
             gateways=self.gateways,
             whole_answers_share=self.whole_answers_share,
+            added_s=self.added_s,
             refused_per_s=self.refused_per_s,
             seed=seed,
         )

@@ -48,6 +48,7 @@ class RequestPath:
         whole = Random(f"{simulation.seed} whole answers")
         share = simulation.whole_answers_share
         self._streamed = bytes(whole.random() >= share for _ in range(count)) if share > 0 else None
+        self._first_added_s, self._each_added_s = simulation.added_s
         self.queue: deque[Request] = deque()  # waits for a prefill worker
         self.unrouted: deque[Request] = deque()  # waits for any decode worker
         self.held: AdmissionQueue[Request] = AdmissionQueue()
@@ -301,7 +302,7 @@ class RequestPath:
                 worker.cache.hold(request.blocks)
         index = request.index
         if self._is_streamed(index):
-            ttft_s = request.first_token_s - request.arrived_s
+            ttft_s = self._ttft_s(request)
             self._gateway(index).got_first_token(ttft_s, self._prompt[index], True)
         self._look_for_room()
 
@@ -314,18 +315,21 @@ class RequestPath:
             worker.decoding -= 1
         output = self._output[index]
         self.outcome[index] = Outcome.COMPLETED
-        self.ttft_s[index] = request.first_token_s - request.arrived_s
+        self.ttft_s[index] = ttft_s = self._ttft_s(request)
         self.end_s[index] = now_s
         self.preemptions[index] = request.preemptions
-        ttft_s, tpot_s = request.first_token_s - request.arrived_s, None
+        tpot_s = None
         if output > 1:
-            self.tpot_s[index] = tpot_s = (now_s - request.first_token_s) / (output - 1)
+            self.tpot_s[index] = tpot_s = (now_s - request.first_token_s) / (output - 1) + self._each_added_s
         streamed, gateway, prompt = self._is_streamed(index), self._gateway(index), self._prompt[index]
         if not streamed:
             gateway.got_first_token(ttft_s, prompt, False)
         gateway.ended(ttft_s, tpot_s, prompt, output, streamed)
         self.open -= 1
         self._look_for_room()
+
+    def _ttft_s(self, request: Request) -> float:
+        return request.first_token_s - request.arrived_s + self._first_added_s
 
     def _end_unserved(self, index: int, outcome: Outcome, now_s: float) -> None:
         self.outcome[index] = outcome

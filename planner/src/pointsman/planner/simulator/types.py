@@ -174,6 +174,7 @@ class Simulation:
     planner_knows_performance: bool = True  # ``base`` of decide; False: it learns from the service alone
     gateways: int = 1  # that requests go to in turn; flow control is one for all
     whole_answers_share: float = 0.0  # of clients, that do not stream
+    added_s: tuple[float, float] = (0.0, 0.0)  # to the first token, and to each other, on its way to the client
     refused_per_s: float = 0.0  # that gateways refuse beside the trace, as of another model
     max_waiting: int | None = None  # requests waiting for prefill, per prefill worker, above which arrivals are shed
     drain_s: float = 300.0  # how long after the last arrival requests may end; later ones are UNFINISHED
