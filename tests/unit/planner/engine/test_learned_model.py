@@ -223,6 +223,19 @@ def test_a_step_between_which_prompts_are_computed_is_learned_without_them() -> 
     assert [sample.observed_ms for sample in found] == pytest.approx([10.0, 10.0])
 
 
+def test_steps_between_prompts_teach_nothing_before_the_first_answer_has_ended() -> None:
+    """Prefill takes three times as long as the table says, and decode workers do it for six tenths of the time."""
+    table = LinearModel(0.0, 0.3, 0.0, 10.0, 0.0, 0.0)
+    load = Load(arrivals_per_s=10, prompt_tokens=300, output_tokens=None)
+    prefill = EngineSample(Role.PREFILL, 270.0, 300.0)
+    decode = EngineSample(Role.DECODE, 400.0, 3000.0, 4.0, local_tokens_per_s=700.0)
+    state = learn(State(), observed(0.0, load, samples=(prefill, decode)), load, POLICY, table)
+    model = model_of(state, table)
+    assert model is not None
+    assert model.prefill_ms(300, 0) >= 1.9 * table.prefill_ms(300, 0)
+    assert model.decode_step_ms(4, 3000) == table.decode_step_ms(4, 3000)
+
+
 def test_the_first_look_takes_the_prompts_out_of_its_steps_and_the_second_counts_as_much() -> None:
     """A service whose decode workers compute prompts for a fifth of the time, from the first look on."""
     load = Load(arrivals_per_s=10, prompt_tokens=1000, output_tokens=100, prompt_length_shares=((1000, 1.0),))

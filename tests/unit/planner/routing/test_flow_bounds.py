@@ -59,10 +59,31 @@ def test_what_gateways_let_through_never_fills_the_prefill_queue(prefill: int, t
     now = replace(observed(0, None, prefill=prefill), routing=ROUTING, gateways=1)
     tokens = flow_bounds(now, POLICY, at, 1.0).pending_tokens_per_prefill_worker
     assert tokens is not None
-    let_through = prefill * tokens / at.queued_tokens
+    computed = at.first_step_s / at.prefill_s  # they have left the queue, and wait for their first token
+    let_through = prefill * (tokens / at.queued_tokens - computed)
     limit = queue_limit(now, POLICY, at)
     assert let_through <= 0.9 * limit
     assert let_through >= 0.6 * limit, "nor are prompts that can be in time kept from the queue"
+
+
+def test_prompts_that_decode_workers_prefill_leave_prefill_workers_their_bound() -> None:
+    """Gateways count all prompts without a first token. Of four in five, prefill workers see nothing."""
+    kinds = [replace(point(tokens).prompts[0], share=share) for tokens, share in ((400, 0.8), (4000, 0.2))]
+    mixed = replace(point(), prompts=tuple(kinds)).at_threshold(1000)
+    alone = replace(mixed, prompts=(replace(kinds[1], share=1.0),)).at_threshold(1000)
+    some, all_ = (flow_bounds(seen(), POLICY, at, 1.0).pending_tokens_per_prefill_worker for at in (mixed, alone))
+    assert some is not None
+    assert all_ is not None
+    assert mixed.remote_token_share == pytest.approx(800 / 1120)
+    assert some * mixed.remote_token_share == pytest.approx(all_, rel=0.01)
+
+
+def test_prompts_that_wait_for_their_first_step_do_not_keep_others_from_prefill_workers() -> None:
+    """Steps of 130 ms and prefills of 57 ms: while one is prefilled, more than three wait for their first token."""
+    at = replace(point(), ttft_s=0.3, step_s=0.13, prefill_s=0.057, reachable_s=0.06)
+    tokens = flow_bounds(seen(), POLICY, at, 1.0).pending_tokens_per_prefill_worker
+    assert tokens is not None
+    assert tokens / at.queued_tokens == pytest.approx(1 + 1.5 * 0.13 / 0.057, rel=0.01)
 
 
 def test_the_queue_is_as_long_as_what_its_workers_compute_in_time() -> None:

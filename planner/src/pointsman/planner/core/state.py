@@ -66,11 +66,13 @@ def learn(
     ahead_s = horizon_s(state, policy)
     season = state.season.observe(arrivals, window_s, observation.at_s, forecaster, ahead_s, policy.tuning)
     samples = list(observation.samples)
-    if samples and lengths.prompt_tokens is not None:
-        # Before anything was learned, this look itself says how long its prompts took between its steps.
-        known = model_of(state, base, policy.tuning) or state.learner.observe(samples).fit()
+    prompt_tokens = lengths.prompt_tokens or load.prompt_tokens  # lengths are known when the first answer has ended
+    if samples and prompt_tokens is not None:
+        # With what this look says of its prompts: the table alone may think too little of those between its steps.
+        seen = replace(state, learner=state.learner.observe(samples))
+        known = model_of(seen, base, policy.tuning) or seen.learner.fit()
         if known is not None:
-            new_tokens = max(1.0, lengths.prompt_tokens * (1 - lengths.cached_share))
+            new_tokens = max(1.0, prompt_tokens * (1 - lengths.cached_share))
             samples = of_even_prompts(undisturbed(samples, known, new_tokens), known)
     learner, engine_model = state.learner.observe(samples), state.engine_model
     # A new fit at each look would change what is needed with the noise of each.

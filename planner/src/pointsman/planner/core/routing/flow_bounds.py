@@ -72,11 +72,14 @@ def in_words(bounds: FlowBounds) -> str:
 
 
 def _pending_tokens(point: OperatingPoint) -> float | None:
-    """Tokens a prefill worker computes while a request may wait for it."""
-    queued = point.queued_tokens
-    if queued <= 0 or point.reachable_s >= point.ttft_s:
+    """Tokens of prompts without a first token, for each prefill worker: of those that it computes within the slack, of
+    those that it computed and that wait for their first token, and of those that decode workers prefill meanwhile."""
+    remote = point.remote_token_share
+    if remote <= 0 or point.queued_tokens <= 0 or point.reachable_s >= point.ttft_s:
         return None
-    return queued * _prompts_in_time(point)
+    # Not their transfer: that takes longer the more are let through, where the network is slow.
+    computed = point.first_step_s / point.prefill_s
+    return point.queued_tokens * (_prompts_in_time(point) + computed) / remote
 
 
 def _prompts_in_time(point: OperatingPoint) -> float:

@@ -133,6 +133,12 @@ class OperatingPoint:
             local_s=sum(p.local_s * p.share * local for p, local in zip(self.prompts, local_shares, strict=True)),
         )
 
+    @property
+    def remote_token_share(self) -> float:
+        """Of all prompt tokens that are not cached, those that prefill workers compute."""
+        tokens = sum(p.new_tokens * p.share for p in self.prompts)
+        return self.queued_tokens * self.remote_share / tokens if tokens > 0 else self.remote_share
+
     def local_share(self, tokens: int) -> float:
         """Of all requests, those with at most so many tokens that are not cached where they decode."""
         return sum(p.share * p.local_share(tokens) for p in self.prompts)
@@ -148,12 +154,17 @@ class OperatingPoint:
         return max(self.tuning.min_slack_share * self.ttft_s, self.room_s - self.encode_s)
 
     @property
+    def first_step_s(self) -> float:
+        """Until a decode worker has given a first token: half of the step that is under way, and a whole one."""
+        return 1.5 * self.step_s
+
+    @property
     def room_s(self) -> float:
         """What the objective leaves of a request's time beside its prefill, transfer and first step.
 
         Requests that miss it anyway leave nothing, and do not count.
         """
-        return self.tuning.usable_ttft_share * self.ttft_s - self.reachable_s - self.step_s
+        return self.tuning.usable_ttft_share * self.ttft_s - self.reachable_s - self.first_step_s
 
     def prefill_workers(self, rate_per_s: float, arrival_scv: float, late: float, most: int) -> int:
         """The least pool where at most a share ``late`` of the requests waits beyond the slack, or ``most``."""
