@@ -120,6 +120,16 @@ def test_what_was_there_meanwhile_is_kept_for_a_window_and_is_no_need_that_comes
     assert looks.state.memory.needs.returns == ()
 
 
+def test_a_new_gateway_after_a_long_outage_is_sized_by_the_last_load() -> None:
+    """Beside a new gateway the load is at least what it was: what it was, and not where it once led."""
+    looks = Looks(replace(SCALES, max_gpus=32), (3, 3), RoutingNumbers(512, 32))
+    for tick in range(120):
+        assert [*looks.go(1, replace(SHORT, arrivals_per_s=5 + 0.05 * tick))]
+    assert [*looks.go(360, replace(SHORT, arrivals_per_s=11), age_s=900.0)]
+    (first,) = looks.go(1, replace(SHORT, arrivals_per_s=11), new_gateways=1)
+    assert dict(first.inputs)["ratePerSecond"] < 12
+
+
 def test_a_role_without_workers_gets_one_of_a_lower_budget() -> None:
     looks = Looks(replace(SCALES, max_gpus=4, role_switch=False), (0, 8), RoutingNumbers(512, 32))
     assert [*looks.go(20, replace(SHORT, arrivals_per_s=5), **UNREAD)][-1].layout == (1, 3)

@@ -74,6 +74,18 @@ def test_a_gap_in_the_observations_is_bridged_not_read_as_zero() -> None:
     assert after([25.0] * 40 + [None] * 10).expected(LEAD_S) == pytest.approx(10, rel=0.05)
 
 
+@pytest.mark.parametrize("slope", [0.4, -0.4])
+def test_in_a_gap_no_slope_is_followed_and_the_rate_becomes_uncertain(slope: float) -> None:
+    """A quarter of an hour. The first window that is seen after it counts for more than all of before."""
+    before = after([60 + slope * tick for tick in range(120)])
+    gone = after([None] * 360, before)
+    assert before.trend is not None and gone.trend is not None
+    assert gone.trend.level == before.trend.level
+    assert gone.trend.var_level > 100 * before.trend.var_level
+    found = gone.observe(50.0, TICK_S, 1e4).trend
+    assert found is not None and found.level == pytest.approx(20, rel=0.05)
+
+
 @given(counts=st.lists(st.none() | st.floats(0, 1e7), max_size=80))
 def test_no_history_makes_a_negative_or_infinite_forecast_and_memory_stays_bounded(counts: list[float | None]) -> None:
     forecaster = after(counts)

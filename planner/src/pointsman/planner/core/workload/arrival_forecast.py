@@ -66,7 +66,8 @@ class RateForecaster:
         Raises ValueError for a count that cannot be: a counter was read wrong.
         """
         if count is None or window_s <= 0:
-            return self if self.trend is None else replace(self, trend=self.trend.predict(window_s, 0.0))
+            # The rate stays and the uncertainty grows: in a long gap any slope would lead to 0, or to a huge rate.
+            return replace(self, trend=self.trend and replace(self.trend.predict(window_s, 0), level=self.trend.level))
         if count < 0 or not math.isfinite(count):
             raise ValueError(f"count is {count}: it must be a finite number, 0 or more")
         rate = count / window_s
