@@ -20,6 +20,7 @@ from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
     Bounds,
     Decision,
+    EncodeLoad,
     Layout,
     Observation,
     Policy,
@@ -90,7 +91,8 @@ def _case(draw: random.Random) -> tuple[Observation, Policy, Targets, EncodeTarg
         scale_in=draw.random() < 0.7, scale_out=draw.random() < 0.7,
         encode=Bounds(1, draw.randint(1, 9)) if encodes else None,
     )  # fmt: skip
-    return seen, policy, wanted, _encode(draw) if draw.random() < 0.8 else None
+    target = _encode(draw) if draw.random() < 0.8 else None
+    return replace(seen, encode=draw.choice([EncodeLoad(5.0), EncodeLoad(5.0), None])), policy, wanted, target
 
 
 def _layout(draw: random.Random, most: int) -> Layout:

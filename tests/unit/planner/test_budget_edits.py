@@ -4,10 +4,21 @@ from dataclasses import replace
 
 import pytest
 
+from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.state import State
-from pointsman.planner.core.types import Bounds, Policy, Reason, RoutingNumbers
+from pointsman.planner.core.types import (
+    Bounds,
+    Decision,
+    EncodeLoad,
+    Observation,
+    Policy,
+    Reason,
+    RoutingNumbers,
+    Worker,
+    WorkerCondition,
+)
 from unit.planner.scenes import LLAMA_8B_H100, LONG, SHORT, observed, workers
 
 SHORTAGES = (Reason.PREFILL_SHORT, Reason.DECODE_SHORT, Reason.BOTH_SHORT)
@@ -30,6 +41,90 @@ def test_a_budget_that_was_lowered_is_kept_in_one_plan_that_the_operator_can_car
     assert f"{8 * gpus} GPUs are in use, more than budget.maxGpus ({budget})" in decision.message
     assert decision.reason is (Reason.SPARE_CAPACITY if rate_per_s < 100 else Reason.UNSATISFIABLE), decision
     assert decision.alternatives[0].gpus <= budget
+
+
+FEW = EncodeLoad(0.0)
+"""Too few images for the encode pool to be sized."""
+MANY = EncodeLoad(4, 3, 9.0, 100.0, 0.0)
+"""Images that need two encode workers."""
+MORE = EncodeLoad(20, 3, 9.0, 100.0, 0.0)
+"""Images that need eight or so."""
+
+
+def with_images(policy: Policy, load: EncodeLoad | None, encode: int) -> tuple[State, Observation]:
+    """The state after 8 minutes of 4P4D with encode workers, and the next look. Prefill is short: a switch helps."""
+    encoders = tuple(Worker(f"e{n}", Role.ENCODE, WorkerCondition.ACTIVE) for n in range(encode))
+    state, prompts = State(), replace(SHORT, arrivals_per_s=100, prompt_tokens=2000, output_tokens=200)
+    prompts = replace(prompts, prompt_length_shares=((2000, 1.0),))
+    for tick in range(200):
+        seen = observed(2.5 * tick, prompts, 4, 4, encode=load, encode_workers=encoders, encode_replicas=encode)
+        state, _, _ = decide(state, seen, policy, seen.at_s, LLAMA_8B_H100)
+    return state, replace(seen, at_s=500.0)
+
+
+def carried_out(seen: Observation, decision: Decision) -> Observation:
+    """The next look: workers that the decision removes still drain."""
+    left = {Role.PREFILL: decision.prefill, Role.DECODE: decision.decode, Role.ENCODE: decision.encode or 0}
+
+    def drained(workers: tuple[Worker, ...]) -> tuple[Worker, ...]:
+        shown = []
+        for worker in workers:
+            left[worker.role] -= 1
+            gone = left[worker.role] < 0
+            shown.append(replace(worker, condition=WorkerCondition.DRAINING) if gone else worker)
+        return tuple(shown)
+
+    workers, encoders = drained(seen.workers), drained(seen.encode_workers)
+    return replace(
+        seen, at_s=seen.at_s + 2.5, workers=workers, encode_workers=encoders, encode_replicas=decision.encode
+    )
+
+
+@pytest.mark.parametrize("role_switch", [True, False])
+@pytest.mark.parametrize("unread", [(), ("g1",)], ids=["all gateways", "one gateway is not read"])
+@pytest.mark.parametrize(
+    ("load", "encode", "budget", "left"),
+    [
+        (None, 1, 6, 1), (FEW, 1, 6, 1), (FEW, 5, 9, 5), (FEW, 5, 6, 4),
+        (MANY, 2, 6, None), (MANY, 5, 3, 1), (MORE, 1, 8, 1),
+    ],
+)  # fmt: skip
+def test_a_lowered_budget_is_kept_in_one_plan_beside_encode_workers(
+    load: EncodeLoad | None, encode: int, budget: int, left: int | None, unread: tuple[str, ...], role_switch: bool
+) -> None:
+    """Those of an unknown load stay while prefill and decode have more than their minimum. None is started."""
+    policy = replace(SCALING, max_gpus=16, role_switch=role_switch, encode=Bounds(1, 9))
+    state, seen = with_images(policy, load, encode)
+    policy, seen = replace(policy, max_gpus=budget), replace(seen, unreadable_gateways=unread)
+    state, decision, _ = decide(state, seen, policy, seen.at_s, LLAMA_8B_H100)
+    assert decision.changes_layout
+    assert not decision.switches
+    assert decision.encode is not None and left in (decision.encode, None)
+    assert decision.prefill + decision.decode + decision.encode == budget
+    assert min(decision.prefill, decision.decode, decision.encode) >= 1
+    assert decision.changes_encode is (decision.encode != encode)
+    assert decision.reason is Reason.UNSATISFIABLE
+    if load is None or load is FEW:
+        assert f"{8 + encode} GPUs are in use, more than budget.maxGpus ({budget})" in decision.message
+    next_look = carried_out(seen, decision)
+    _, after, _ = decide(state, next_look, policy, next_look.at_s, LLAMA_8B_H100)
+    if load is not MORE:  # else prefill and decode give workers to the encode pool
+        assert not any(now < before for now, before in zip(after.target, decision.target, strict=True)), after.message
+
+
+def test_pools_at_their_minimum_are_not_above_a_budget_that_is_less() -> None:
+    _, decision, _ = decide(State(), observed(0, SHORT, 1, 1), replace(SCALING, max_gpus=1), 0.0, LLAMA_8B_H100)
+    assert not decision.changes_layout
+    assert "in use" not in decision.message
+
+
+@pytest.mark.parametrize(("load", "encode"), [(FEW, 1), (MANY, 2), (MANY, 5)])
+def test_where_scale_in_is_off_a_lowered_budget_removes_no_encode_worker(load: EncodeLoad, encode: int) -> None:
+    policy = replace(SCALING, max_gpus=16, scale_in=False, role_switch=True, encode=Bounds(1, 9))
+    state, seen = with_images(policy, load, encode)
+    _, decision, _ = decide(state, seen, replace(policy, max_gpus=6), seen.at_s, LLAMA_8B_H100)
+    assert (decision.changes_pools, decision.encode) == (False, encode)
+    assert f"{8 + encode} GPUs are in use, more than budget.maxGpus (6), and scale-in is not" in decision.message
 
 
 def test_where_nobody_may_be_removed_a_lowered_budget_is_said_and_nothing_is_asked_that_would_be_refused() -> None:

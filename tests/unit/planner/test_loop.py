@@ -86,7 +86,7 @@ class Scenario:
             return []
         spec: dict[str, Any] = {"model": {"source": "hf://test/tiny"}, "policyRef": {"name": "chat"}}
         if self.encoders:
-            spec |= {"encode": {}, "pools": {"encode": {"replicas": self.encoders}}}
+            spec |= {"encode": {"gpus": 4}, "pools": {"encode": {"replicas": self.encoders}}}
         policy = {
             "mode": "Active", "objectives": {"ttftMs": 1000, "tpotMs": 50}, "budget": {"maxGpus": 8}, **self.policy,
         }  # fmt: skip
@@ -203,6 +203,7 @@ async def test_encode_workers_that_are_wanted_become_one_plan_which_holds_up_no_
     assert plan["spec"]["pools"] == {"prefill": {"replicas": 2}, "decode": {"replicas": 3}, "encode": {"replicas": 3}}
     assert plan["spec"]["changesLayout"] is True
     assert [len(seen.encode_workers) for seen in scenario.seen[:3]] == [1, 1, 1]
+    assert {seen.encode_gpus for seen in scenario.seen} == {4}, "also while no encode worker is there"
     assert not any(seen.plan_in_progress for seen in scenario.seen), "its workers take minutes to start"
     assert all(seen.awaiting_approval is None for seen in scenario.seen)
 

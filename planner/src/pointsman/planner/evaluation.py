@@ -212,6 +212,7 @@ class Evaluator:
             pods_start_s=self._cluster.start_s(subject.key, subject.service),
             encoders=_seen_encoders(subject, pods),
             encode_replicas=_encode_replicas(subject.service, pods.encoders),
+            encode_gpus=subject.service.spec.gpus_of(Role.ENCODE),
         )
         # Each gets its share of what all may have under way; one that is not ready gets no new requests.
         observed = replace(observed, gateways=max(1, sum(each.is_ready for each in pods.gateways.values())))

@@ -82,10 +82,14 @@ def test_a_step_in_images_is_answered_by_encode_workers_alone() -> None:
 
 
 def test_what_was_never_measured_moves_nothing_and_is_said() -> None:
-    for unknown in (None, images(10, ms=None), EncodeLoad(0.0)):
+    for unknown, why in (
+        (None, "No gateway counts images"),
+        (images(10, ms=None), "Too few images were measured"),
+        (EncodeLoad(0.0), "Too few images were measured"),
+    ):
         _, decisions = run([unknown] * 40)
         assert {(d.encode, d.changes_encode) for d in decisions} == {(2, False)}
-        assert "Too few images were measured, so the encode pool is not changed" in decisions[-1].message
+        assert f"{why}, so the encode pool is not changed" in decisions[-1].message
         assert "encodeMilliseconds" not in dict(decisions[-1].inputs)
 
 
@@ -154,6 +158,7 @@ def test_no_decision_is_above_the_budget_or_the_bounds_or_leaves_a_pool_empty(
         conditions = [data.draw(st.sampled_from(CONDITIONS)) if tick % 7 == 3 else CONDITIONS[0] for _ in range(encode)]
         shown = tuple(Worker(f"e{n}", Role.ENCODE, condition, encode_gpus) for n, condition in enumerate(conditions))
         seen = observed(TICK_S * tick, prompts, *layout, encode=images(rate, each, ms), encode_workers=shown)
+        seen = replace(seen, encode_gpus=encode_gpus)
         state, decision, _ = decide(state, seen, policy, TICK_S * tick, LLAMA_8B_H100)
         if decision.encode is None:
             continue
@@ -273,8 +278,10 @@ def test_a_new_kind_of_request_is_believed_after_tens_and_noise_is_not() -> None
     assert many.mean == pytest.approx(8, rel=0.2)
 
 
-def test_a_worker_that_does_not_start_is_replaced_and_then_given_up() -> None:
+@pytest.mark.parametrize("scale_in", [True, False])
+def test_a_worker_that_does_not_start_is_replaced_and_then_given_up_if_scale_in_is_allowed(scale_in: bool) -> None:
     """Two more are wanted; one of them never serves. Another one starts in its place, and when that serves it goes."""
+    policy = replace(POLICY, scale_in=scale_in)
     state, replicas, born = State(), 2, {"e0": -1e9, "e1": -1e9}
     stuck, asked = "e2", []
     for tick in range(400):
@@ -290,7 +297,7 @@ def test_a_worker_that_does_not_start_is_replaced_and_then_given_up() -> None:
             for name, since_s in born.items()
         )
         seen = observed(at_s, PROMPTS, 3, 3, encode=images(2 if tick < 40 else 9), encode_workers=shown)
-        state, decision, _ = decide(state, seen, POLICY, at_s, LLAMA_8B_H100)
+        state, decision, _ = decide(state, seen, policy, at_s, LLAMA_8B_H100)
         assert decision.encode is not None
         replicas = decision.encode
         asked.append(replicas)
@@ -298,7 +305,63 @@ def test_a_worker_that_does_not_start_is_replaced_and_then_given_up() -> None:
             break
     needed = dict(decision.inputs)["encodeNeeded"]
     changes = [after for before, after in itertools.pairwise(asked) if before != after]
-    assert changes == [needed, needed + 1, needed]
+    assert changes == [needed, needed + 1, *([needed] if scale_in else [])]
+
+
+@pytest.mark.parametrize(("scale_in", "stabilization_s"), [(False, 60.0), (True, 600.0)])
+def test_a_worker_that_is_evicted_is_not_scaled_in(scale_in: bool, stabilization_s: float) -> None:
+    """Three are enough of the four that are desired; one is drained, is gone, and its replacement starts."""
+    policy = replace(POLICY, scale_in=scale_in, scale_in_stabilization_s=stabilization_s)
+    state, drained = State(), Worker("e3", Role.ENCODE, WorkerCondition.DRAINING)
+    for tick in range(100):
+        shown = encoders(4) if tick < 60 else (*encoders(3), drained) if tick < 70 else encoders(3)
+        shown = shown if tick < 80 else encoders(3, starting=1)
+        seen = observed(TICK_S * tick, PROMPTS, 3, 3, encode=images(2), encode_workers=shown, encode_replicas=4)
+        state, decision, _ = decide(state, seen, policy, seen.at_s, LLAMA_8B_H100)
+        assert (decision.encode, decision.changes_encode) == (4, False), tick
+    assert dict(decision.inputs)["encodeNeeded"] < 4
+
+
+def test_where_scale_in_is_off_a_scarce_budget_takes_no_encode_worker() -> None:
+    """Prefill and decode need more than the budget has beside three encode workers."""
+    prompts = Load(arrivals_per_s=15, prompt_tokens=8000, output_tokens=300, prompt_length_shares=((8000, 1.0),))
+
+    def fewest(scale_in: bool) -> int:
+        policy = replace(POLICY, max_gpus=8, scale_in=scale_in)
+        return min(d.encode or 0 for d in run([images(4, each=4)] * 60, policy, 3, prompts, (3, 2))[1])
+
+    assert fewest(scale_in=True) < 3
+    assert fewest(scale_in=False) == 3
+
+
+@pytest.mark.parametrize("per_tick", [0.05, -0.075], ids=["rising", "falling"])
+def test_while_no_gateway_counts_images_the_pool_stays_as_it_is(per_tick: float) -> None:
+    """A quarter of an hour: the load before is neither followed to where it led, nor taken for none."""
+    before: list[EncodeLoad | None] = [images(max(0.5, (2 if per_tick > 0 else 12) + per_tick * n)) for n in range(120)]
+    state, decisions = run(before, encode=4)
+    gone_state, gone = run([*before, *[None] * 360], encode=4)
+    assert {(d.encode, d.changes_encode) for d in gone[120:]} == {(decisions[-1].encode, False)}
+    assert "No gateway counts images, so the encode pool is not changed" in gone[-1].message
+    known, unknown = state.encode.forecaster.trend, gone_state.encode.forecaster.trend
+    assert known is not None and unknown is not None
+    assert unknown.level == known.level
+    assert unknown.var_level > known.var_level
+    assert gone_state.encode.needs == state.encode.needs, "nobody saw what was needed"
+    slack_ms = [d.routing.flow.slack_ms or 0.0 for d in gone[118:]]
+    assert max(slack_ms) < 1.05 * min(slack_ms), "images still take time"
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_missing_encode_worker_counts_with_all_of_its_gpus(there: bool) -> None:
+    """The only one, of 8 GPUs, is evicted: prefill and decode need more than the budget, and get none of these."""
+    policy = replace(POLICY, max_gpus=16, encode=Bounds(1, 3))
+    prompts, state = replace(PROMPTS, arrivals_per_s=150), State()
+    one = (Worker("e0", Role.ENCODE, WorkerCondition.ACTIVE, gpus=8),)
+    for tick in range(64):
+        shown = one if there or tick < 60 else ()
+        seen = observed(TICK_S * tick, prompts, 5, 3, encode=images(2), encode_workers=shown, encode_replicas=1)
+        state, decision, _ = decide(state, replace(seen, encode_gpus=8), policy, seen.at_s, LLAMA_8B_H100)
+    assert (decision.prefill, decision.decode, decision.encode) == (5, 3, 1)
 
 
 def test_its_memory_survives_a_restart() -> None:

@@ -21,7 +21,7 @@ from pointsman.planner.core.workload.length_variability import Shape
 from pointsman.planner.core.workload.request_lengths import Lengths
 from pointsman.planner.core.workload.seasonality import Season, SeasonalForecast
 
-STATE_VERSION: Final = 6
+STATE_VERSION: Final = 7
 
 
 @dataclass(frozen=True, slots=True)

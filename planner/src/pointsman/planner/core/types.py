@@ -181,6 +181,7 @@ class Observation:
     awaiting_approval: Layout | None = None  # of the plan that waits for a person
     encode_workers: tuple[Worker, ...] = ()  # they run another engine: no role switch reaches them
     encode_replicas: int | None = None  # that are asked for; None: as many as there are
+    encode_gpus: int = 1  # of one encode worker, also where none is there
     encode: EncodeLoad | None = None  # None: not known, or there is no encode pool
 
     @property
@@ -199,6 +200,17 @@ class Observation:
     def gpus_each(self) -> int:
         """GPUs of one worker, by which a budget is divided."""
         return max([self.worker_gpus, *(w.gpus for w in self.workers)])
+
+    @property
+    def encode_desired(self) -> int:
+        """Replicas of the encode pool, also while one of them is replaced. Draining workers are none."""
+        there = sum(w.condition is not WorkerCondition.DRAINING for w in self.encode_workers)
+        return there if self.encode_replicas is None else self.encode_replicas
+
+    @property
+    def gpus_in_use(self) -> int:
+        """GPUs of the replicas of all pools, without draining workers."""
+        return self.layout.total * self.gpus_each + self.encode_desired * self.encode_gpus
 
     def active(self, role: Role) -> int:
         """Workers that are known to serve ``role`` now."""
@@ -257,6 +269,7 @@ class Policy:
     objectives: Objectives = Objectives()
     max_gpus: int = 16
     min_gpus: int = 2
+    reserved_gpus: int = 0  # for encode workers: a part of the budget that ``max_gpus`` is without
     prefill: Bounds = Bounds(1, 8)
     decode: Bounds = Bounds(1, 12)
     encode: Bounds | None = None  # None: the service has no encode pool

@@ -289,6 +289,7 @@ class _Run:
             pods_start_s=fleet.pods_start_s,
             encoders=encoding,
             encode_replicas=encoders.wanted if encoders is not None else None,
+            encode_gpus=encoders.gpus_each if encoders is not None else 1,
         )
 
     def _scrape(self, name: str, page: Page, now_s: float, out: bool = False) -> Reading:

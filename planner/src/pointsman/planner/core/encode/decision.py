@@ -4,10 +4,12 @@ Where the budget is less than all pools need, it is split so that the scarcest g
 loses a worker for less than a twentieth more.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 from pointsman.planner.core.encode.target import EncodeTarget
-from pointsman.planner.core.messages import encoders
+from pointsman.planner.core.layout.scaling import cut
+from pointsman.planner.core.messages import encoders, layouts
 from pointsman.planner.core.sizing.pool_targets import Targets
 from pointsman.planner.core.types import Decision, Layout, Observation, Policy, Reason, WorkerCondition
 
@@ -26,76 +28,74 @@ class Shares:
     taken_from: Layout | None = None
 
 
-def there(observation: Observation) -> int:
-    """Replicas that encode: those that leave are none any more."""
-    return sum(w.condition is not WorkerCondition.DRAINING for w in observation.encode_workers)
-
-
 def shared(target: EncodeTarget | None, observation: Observation, policy: Policy, wanted: Targets) -> Shares:
-    """The budget's parts. What an encode worker takes is never given to another before it is gone."""
+    """The budget's parts. GPUs of an encode worker are given to other pools when it is gone, and not before."""
     if policy.encode is None:
         return Shares(target, 0, policy, wanted)
-    encodes, others = _gpus_each(observation), Layout(wanted.prefill, wanted.decode)
-    encode, left = there(observation) if target is None else target.workers, wanted
+    if observation.encode is None:
+        target = None  # an old measurement changes no pool
+    encodes, has, now = observation.encode_gpus, observation.encode_desired, observation.layout
+    encode, left, others = has if target is None else target.workers, wanted, Layout(wanted.prefill, wanted.decode)
+    over = observation.gpus_in_use > policy.max_gpus
     scarce = encode * encodes + others.total * observation.gpus_each > policy.max_gpus
-    if target is not None and scarce:
-        encode, workers = _split(target, observation, policy, wanted)
-        left = _within(workers, observation, wanted)
-    taken = encodes * max(encode, len(observation.encode_workers))
-    rest = replace(policy, max_gpus=policy.max_gpus - taken, min_gpus=max(0, policy.min_gpus - taken))
+    if scarce and (over or target is not None):
+        # An encode pool whose load is unknown stays, unless prefill and decode would fall below their minimum.
+        busy, most = math.inf if target is None else target.busy, min(encode, has) if over else encode
+        encode, workers = _split(most, busy, observation, policy, wanted)
+        if workers < now.total:  # else the layout leaves out what would be started
+            left = replace(wanted, **cut(now, Layout(1, 1), workers, wanted.load_ahead)._asdict())
+    # Beyond the budget nothing is started: workers that still drain are no reason to remove more.
+    taken = encodes * (encode if over else max(encode, len(observation.encode_workers)))
+    max_gpus, min_gpus = policy.max_gpus - taken, max(0, policy.min_gpus - taken)
+    rest = replace(policy, max_gpus=max_gpus, min_gpus=min_gpus, reserved_gpus=taken)
     return Shares(target, encode, rest, left, scarce, None if left is wanted else others)
 
 
-def _split(target: EncodeTarget, observation: Observation, policy: Policy, wanted: Targets) -> tuple[int, int]:
+def _split(most: int, busy: float, observation: Observation, policy: Policy, wanted: Targets) -> tuple[int, int]:
     """(encode workers, prefill and decode workers)."""
-    each, encodes, work = observation.gpus_each, _gpus_each(observation), sum(wanted.load_ahead)
+    each, work, has = observation.gpus_each, sum(wanted.load_ahead), observation.encode_desired
     least = max(1, policy.encode.least if policy.encode else 1), max(2, policy.prefill.least + policy.decode.least)
+    lowest = min(most, least[0] if policy.scale_in else has)
 
     def others(encode: int) -> int:
-        return min(wanted.prefill + wanted.decode, (policy.max_gpus - encode * encodes) // each)
+        return min(wanted.prefill + wanted.decode, (policy.max_gpus - encode * observation.encode_gpus) // each)
 
     def served(encode: int) -> float:
-        return min(encode / target.busy, others(encode) / work)
+        return min(encode / busy, others(encode) / work)
 
-    able = [n for n in range(least[0], target.workers + 1) if others(n) >= least[1]] or [least[0]]
-    best, stays = max(able, key=served), min(max(there(observation), able[0]), able[-1])
+    able = [n for n in range(lowest, most + 1) if others(n) >= least[1]] or [lowest]
+    best, stays = max(able, key=served), min(max(has, able[0]), able[-1])
     encode = best if served(best) > (1 + policy.tuning.switch_min_gain) * served(stays) else stays
     return encode, others(encode)
 
 
-def _within(workers: int, observation: Observation, wanted: Targets) -> Targets:
-    """``wanted`` with so many workers in all, where there are more; what only would be started the layout leaves."""
-    now = observation.layout
-    if workers >= now.total:
-        return wanted
-    able = range(max(1, workers - now.decode), min(now.prefill, workers - 1) + 1)
-    need = wanted.load_ahead
-    prefill = max(able, key=lambda p: min(p / need[0], (workers - p) / need[1]), default=now.prefill)
-    return replace(wanted, prefill=prefill, decode=max(1, workers - prefill))
-
-
 def keep_encode_pool(decision: Decision, observation: Observation, policy: Policy) -> Decision:
     """The decision where the encode pool stays as it is: at its desired replicas, also while a worker is replaced."""
-    asked = there(observation) if observation.encode_replicas is None else observation.encode_replicas
-    return decision if policy.encode is None else replace(decision, encode=asked or None)
+    return decision if policy.encode is None else replace(decision, encode=observation.encode_desired or None)
 
 
 def add_encode_decision(decision: Decision, observation: Observation, policy: Policy, shares: Shares) -> Decision:
     """The decision with the replicas that encode, the numbers behind them, and words for both."""
     if policy.encode is None:
         return decision
-    has, target = there(observation), shares.target
+    has = sum(w.condition is not WorkerCondition.DRAINING for w in observation.encode_workers)
+    target, before = shares.target, observation.encode_desired
+    if target is None and shares.encode < before:
+        why = layouts.over_budget(observation.gpus_in_use, policy.max_gpus, policy.scale_in)
+        message = encoders.scaled(decision.message, before, shares.encode, why)
+        reason = decision.reason if decision.changes_layout else Reason.SPARE_CAPACITY
+        return replace(decision, reason=reason, message=message, encode=shares.encode, changes_encode=True)
     if target is None:
-        message = encoders.unchanged(decision.message, has > 0)
+        message = encoders.unchanged(decision.message, has > 0, observation.encode is not None)
         return keep_encode_pool(replace(decision, message=message), observation, policy)
     # What prefill and decode have or get in this decision is theirs; the rest of the budget is for more that encode.
     left = policy.max_gpus - (decision.prefill + decision.decode) * observation.gpus_each
     active = sum(w.condition is WorkerCondition.ACTIVE for w in observation.encode_workers)
     # Others start in the place of the stuck ones, which are given up when those serve.
-    asked = shares.encode + (target.stuck if active < max(shares.encode, target.needed) else 0)
-    most = max(min(asked, has), left // _gpus_each(observation))
+    replaces = active < max(shares.encode, target.needed) or not policy.scale_in
+    asked = shares.encode + (target.stuck if replaces else 0)
+    most = max(min(asked, before), left // observation.encode_gpus)
     encode = min(asked, most, max(policy.encode.most, shares.encode))
-    before = has if observation.encode_replicas is None else observation.encode_replicas
     need = encoders.need(max(target.needed_now, target.workers), has, target.stuck)
     changes = encode != before
     only = changes and not decision.changes_layout
@@ -125,7 +125,3 @@ def _inputs(target: EncodeTarget, has: int) -> tuple[tuple[str, float], ...]:
         "encodeTtftShare": target.ttft_share,
     }
     return tuple((name, round(value, 4)) for name, value in numbers.items())
-
-
-def _gpus_each(observation: Observation) -> int:
-    return max((w.gpus for w in observation.encode_workers), default=1)

@@ -8,7 +8,6 @@ grow, keep. One budget holds for all pools.
 import math
 from dataclasses import dataclass, field, replace
 
-from pointsman.api.protocol.names import Role
 from pointsman.planner.core.encode.queue import EncodeQueue
 from pointsman.planner.core.engine.startup_time import Leads
 from pointsman.planner.core.sizing.demand import is_sudden, last_fall_s, late_share
@@ -56,7 +55,6 @@ class EncodeMemory:
     """What is remembered of the encode pool. ``forecaster``: of requests that have images."""
 
     forecaster: RateForecaster = field(default_factory=RateForecaster)
-    requests: float = 0.0
     images: Images = field(default_factory=Images)
     log_image_ms: float | None = None  # of a worker's time
     leads: Leads = field(default_factory=Leads)
@@ -77,7 +75,6 @@ class EncodeMemory:
         return replace(
             seen._measured(load, requests, tuning),
             forecaster=self.forecaster.observe(requests, window_s, now_s, tuning),
-            requests=min(self.requests + requests, 1e9),
         )
 
     def _measured(self, load: EncodeLoad, requests: float, tuning: Tuning) -> "EncodeMemory":
@@ -124,7 +121,7 @@ def target(
     bounds, images, log_ms, tuning = policy.encode, memory.images, memory.log_image_ms, policy.tuning
     now_s, window_s, start_s = observation.at_s, observation.window_s, memory.leads.lead_s(policy.start_s)
     lead_s = start_s + policy.interval_s
-    if bounds is None or memory.forecaster.trend is None or memory.requests < tuning.ready_requests:
+    if bounds is None or memory.forecaster.trend is None or images.requests < tuning.ready_requests:
         return memory, None
     if images.mean is None or log_ms is None:
         return memory, None
@@ -144,7 +141,8 @@ def target(
     needed, needed_now = need(ahead_per_s, waiting), need(rate_per_s, waiting)
     enough_ahead = max(needed, need(tuning.rate_headroom * ahead_per_s))
     active = sum(w.condition in SERVES for w in observation.encode_workers)
-    has = active + len(memory.leads.ready_in_s(Role.ENCODE, now_s, policy.start_s, tuning))
+    stuck = len(memory.leads.stuck(now_s, policy.start_s, tuning))
+    has = max(active, observation.encode_desired - stuck)  # a missing worker will be replaced
     sudden, fell_s = is_sudden(memory.forecaster, now_s, tuning), last_fall_s(memory.forecaster, now_s, lead_s)
     keep_s = max(policy.scale_in_stabilization_s, start_s)
     patience, grow = memory.patience.grow(needed, has, now_s, window_s, sudden=sudden, tuning=tuning)
@@ -154,9 +152,10 @@ def target(
     stays = kept if policy.scale_in and not observation.unread else has
     wanted = min(max(grow if policy.scale_out else min(grow, has), stays, least), most)
     share = min(1.0, rate_per_s / max(all_per_s, 1e-9))
-    return replace(memory, patience=patience, needs=needs), EncodeTarget(
+    seen = memory if observation.encode is None else replace(memory, patience=patience, needs=needs)
+    return seen, EncodeTarget(
         workers=wanted,
-        stuck=len(memory.leads.stuck(now_s, policy.start_s, tuning)),
+        stuck=stuck,
         needed_now=needed_now,
         needed=needed,
         busy=max(queue.busy(ahead_per_s), min(1.0, needed)),

@@ -85,8 +85,8 @@ def _why(choice: Choice, is_limited: bool, over: bool) -> tuple[Reason, list[str
     changes = target != now or choice.step.after != now
     words = [layouts.situation(need, short is None, allowed, now, choice.observation.serving_layout, changes)]
     if over:
-        gpus = now.total * choice.observation.gpus_each
-        words.append(layouts.over_budget(gpus, policy.max_gpus, policy.scale_in))
+        gpus, most = choice.observation.gpus_in_use, policy.max_gpus + policy.reserved_gpus
+        words.append(layouts.over_budget(gpus, most, policy.scale_in))
         reason = Reason.SPARE_CAPACITY if short is None and policy.scale_in else Reason.UNSATISFIABLE
     elif short is None and target.total > now.total:
         reason = _shortage(target, now) or reason

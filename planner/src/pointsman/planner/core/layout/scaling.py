@@ -36,8 +36,8 @@ def limited(observation: Observation, policy: Policy, wanted: Targets, target: L
 
 def beyond_budget(observation: Observation, policy: Policy) -> bool:
     """Whether more workers are there than the budget allows: it was more when they were started, or they were less."""
-    # With a third pool its split says who gives.
-    return policy.encode is None and observation.layout.total > _budget(observation, policy)
+    over = observation.gpus_in_use > policy.max_gpus + policy.reserved_gpus
+    return over and observation.layout.total > _least(policy).total
 
 
 def _started(observation: Observation, policy: Policy, wanted: Targets, step: SwitchStep) -> Layout:
@@ -98,10 +98,10 @@ def _reduced(observation: Observation, policy: Policy, wanted: Targets) -> Layou
     # Of a part of the load nobody knows how few are enough.
     enough = now if observation.unread else Layout(*map(min, (wanted.prefill, wanted.decode), now))
     lowest = least if policy.scale_out else Layout(*map(min, now, least))
-    return _cut(enough.most(lowest), least, most, need)
+    return cut(enough.most(lowest), least, most, need)
 
 
-def _cut(target: Layout, least: Layout, most: int, need: tuple[float, float]) -> Layout:
+def cut(target: Layout, least: Layout, most: int, need: tuple[float, float]) -> Layout:
     """No more than ``most`` workers of ``target``, so that the scarcer pool has the most of its ``need``."""
     if target.total <= most:
         return target

@@ -5,9 +5,10 @@ from pointsman.planner.core.types import Layout
 from pointsman.serving.words import are, do, quantity
 
 
-def unchanged(message: str, has_workers: bool) -> str:
-    """Nothing is known of the images, or of the pool."""
-    why = "too few images were measured" if has_workers else "the encode pool could not be read"
+def unchanged(message: str, has_workers: bool, is_counted: bool) -> str:
+    """Nothing is known of the images, or of the pool. ``is_counted``: by any gateway."""
+    why = "too few images were measured" if is_counted else "no gateway counts images"
+    why = why if has_workers else "the encode pool could not be read"
     return sentences(message, f"{why}, so the encode pool is not changed")
 
 

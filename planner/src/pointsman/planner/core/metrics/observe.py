@@ -153,11 +153,12 @@ def observation(
     pods_start_s: float | None = None,
     encoders: Sequence[Seen] = (),
     encode_replicas: int | None = None,
+    encode_gpus: int = 1,
 ) -> Observation:
     """Everything about one service now. ``age_s``: age of the oldest gateway reading; ``gateways``: those that were
     read twice, beside the two kinds of others, for which see ``Observation``; ``worker_gpus``: of one worker, also
     where none is there; ``pods_start_s``: see ``Observation``; ``encode_replicas``: that are asked for, None where
-    there is no encode pool."""
+    there is no encode pool; ``encode_gpus``: of one encode worker."""
     live = [reading for reading in gateways if reading.page is not None and reading.seconds > 0]
     unread = new_gateways + len(unreadable_gateways)
     # Without workers that start: they have no page yet.
@@ -188,6 +189,7 @@ def observation(
         awaiting_approval=awaiting_approval,
         encode_workers=tuple(map(_worker, encoders)),
         encode_replicas=encode_replicas,
+        encode_gpus=max(1, encode_gpus),
         encode=_encode_load(live, encoders) if encode_replicas is not None else None,
     )
 
