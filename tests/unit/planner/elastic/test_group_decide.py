@@ -8,7 +8,7 @@ import pytest
 from pointsman.planner.core.elastic.decide import GroupState, decide
 from pointsman.planner.core.elastic.types import GroupDecision, ManagerWindow
 from pointsman.planner.core.tuning import SHIPPED
-from pointsman.planner.core.types import Bounds, Policy, Reason, Service, WorkerCondition
+from pointsman.planner.core.types import Bounds, Load, Policy, Reason, Service, WorkerCondition
 from pointsman.serving.elastic.latency_model import LatencyModel
 from pointsman.serving.elastic.step_sums import StepSums
 from unit.planner.elastic.scenes import BOUNDS, HEAVY, LIGHT, POLICY, STEPS, TICK_S, instances, seen
@@ -118,12 +118,23 @@ def test_the_most_allowed_is_not_called_enough_where_it_is_not() -> None:
     """Four run, maxReplicas became 2."""
     decisions = Hand(bounds=Bounds(1, 2)).looks(40, HEAVY * 3, 4)
     assert decisions[0].reason is Reason.UNSATISFIABLE
-    assert (
-        decisions[0].message
-        == "2 instances are the most allowed, and keep 0% of requests within the objectives (objective: 90%)"
-    )
+    limit = "the most that the bounds and the budget allow (objective: 90%)"
+    assert decisions[0].message == f"2 instances keep 0% of requests within the objectives, {limit}"
     removed = next(each for each in decisions if each.changes_layout)
     assert (removed.instances, removed.message) == (2, decisions[0].message)
+
+
+def test_a_group_that_cannot_meet_its_objectives_does_not_grow_for_next_to_nothing() -> None:
+    """12 % of the prompts miss TTFT alone: three instances keep .879 of the requests, and 32 keep .88."""
+    shares = ((2000.0, 0.88), (30_000.0, 0.12))
+    long = Load(LIGHT, prompt_tokens=5360, output_tokens=200, prompt_length_shares=shares)
+    hand = Hand(replace(POLICY, max_gpus=32), Bounds(1, 32))
+    decision = hand.look(LIGHT, 2, seen=replace(seen(1002.5, LIGHT, 2).seen, load=long))
+    assert (decision.reason, decision.instances) == (Reason.INSTANCES_SHORT, 3)
+    kept = "3 instances keep 88% of requests within the objectives, and more would hardly help (objective: 90%)"
+    assert decision.message == f"2 are too few: {kept}"
+    stays = hand.look(LIGHT, 3, seen=replace(seen(1005.0, LIGHT, 3).seen, load=long))
+    assert (stays.reason, stays.message) == (Reason.UNSATISFIABLE, kept)
 
 
 def test_an_instance_below_one_that_does_not_start_stays_and_why_is_said() -> None:

@@ -138,6 +138,14 @@ def in_time(outcome: Outcome, goals: Objectives) -> bool:
     return ttft_ms <= goals.ttft_for(asked.prompt_tokens) and tpot_ms <= goals.tpot_ms
 
 
+def test_of_numbers_that_all_miss_the_objectives_by_far_the_best_is_needed() -> None:
+    """A hundredth of a small attainment is small: instances that keep twice as many requests are no next to nothing."""
+    goals, load = Objectives(ttft_ms=2000, tpot_ms=15, attainment=0.99), GroupLoad(60.0, ((10.0, 1.0),), 500.0)
+    kept = [model(goals).expected(load, instances).attainment for instances in (10, 27, 28)]
+    assert kept[0] < kept[1] < kept[2] / 5 < 0.01
+    assert model(goals).needed(load, 28).instances == 28
+
+
 def test_a_prompt_takes_the_time_of_all_instances_that_compute_it() -> None:
     """By hand: 20 000 tokens take 0.90 s on each of two instances; 1.1 a second are 0.99 of two, and too many."""
     goals = Objectives(ttft_ms=1000, tpot_ms=1000)

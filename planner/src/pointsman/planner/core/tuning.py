@@ -126,8 +126,9 @@ class Tuning(BaseModel):
     """If requests wait and a role has less than this share of the workers it needs, one evaluation is enough for a
     switch. Higher: chance switches workers. Lower: a failing role waits."""
     max_attainment_loss: Share = 0.01
-    """A switch may lower the expected attainment of the serving workers by this much. Higher: workers switch because
-    needs are rounded up. Lower: useful switches are refused."""
+    """A switch may lower the expected attainment of the serving workers by this much. An elastic group that cannot meet
+    its objectives may keep this share less than it could. Higher: workers switch because needs are rounded up. Lower:
+    useful switches are refused, and groups grow for little."""
     switches_per_worker: Count = 2
     """Switches in ten minutes, times the workers (three at least). More: flapping is
     stopped later. Fewer: another change of the mix waits."""

@@ -37,15 +37,15 @@ class Choice:
         if self._awaits_plan:
             return stays(observation, Reason.PLAN_IN_PROGRESS, decisions.PLAN_EXECUTING)
         if needed > now and policy.scale_out:
-            message = groups.too_few(now, needed, keeps, goal)
+            message = groups.too_few(now, needed, keeps, goal, bounds.most)
             return GroupDecision(Reason.INSTANCES_SHORT, message, needed, changes_layout=True)
         lasted = self.wanted[-1][0] - self.wanted[0][0] >= 0.9 * self.stable_s  # there were looks in most of that time
         if highest < now and policy.scale_in and lasted and not (observation.starting or observation.seen.unread):
             enough = keeps >= goal
-            message = groups.spare(highest, self.stable_s) if enough else groups.not_enough(highest, keeps, goal)
+            message = groups.spare(highest, self.stable_s) if enough else groups.not_enough(highest, keeps, goal, bounds.most)
             return GroupDecision(Reason.SPARE_CAPACITY, message, highest, changes_layout=True)
         if keeps < goal and needed <= now:
-            return stays(observation, Reason.UNSATISFIABLE, groups.not_enough(needed, keeps, goal))
+            return stays(observation, Reason.UNSATISFIABLE, groups.not_enough(needed, keeps, goal, bounds.most))
         return stays(observation, Reason.STEADY, groups.unchanged(now, needed, keeps, self._why_kept(needed)))
 
     def alternatives(self, chosen: int) -> tuple[Alternative, ...]:

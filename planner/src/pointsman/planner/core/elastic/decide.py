@@ -65,11 +65,11 @@ def decide(
         waiting=waiting,
     )
     bounds = replace(bounds, most=max(bounds.least, min(bounds.most, policy.max_gpus // observation.gpus_each)))
-    needed = model.needed(load, bounds.most)
+    needed = model.needed(load, bounds.most, policy.tuning)
     stable_s = max(policy.scale_in_stabilization_s, lead_s)
     # Those that remain must be enough for a little more than is expected, or the next look starts one again.
     more = replace(load, rate_per_s=policy.tuning.rate_headroom * load.rate_per_s)
-    minimum = max(needed.instances, model.needed(more, bounds.most).instances)
+    minimum = max(needed.instances, model.needed(more, bounds.most, policy.tuning).instances)
     # While some gateways are not read, their requests may need the instances that are there.
     wanted = max(minimum, observation.desired if seen.unread_gateways else 0)
     recent = (*(each for each in state.wanted if each[0] > now_s - stable_s), (now_s, wanted))

@@ -23,6 +23,7 @@ from statistics import NormalDist
 from typing import Final
 
 from pointsman.planner.core.sizing.queueing import delayed_wait_s, erlang_c
+from pointsman.planner.core.tuning import SHIPPED, Tuning
 from pointsman.planner.core.types import Objectives
 from pointsman.serving.elastic.latency_model import LatencyModel
 from pointsman.serving.elastic.step_sums import StepSums
@@ -148,18 +149,19 @@ class GroupModel:
             self._memory(load, decoding, instances),
         )
 
-    def needed(self, load: GroupLoad, most: int) -> Expected:
+    def needed(self, load: GroupLoad, most: int, tuning: Tuning = SHIPPED) -> Expected:
         """The fewest instances that keep the wanted attainment.
 
-        If no number up to ``most`` does: the fewest of the best ones, or ``most`` if all are overloaded.
+        If no number up to ``most`` does: the fewest that keep nearly as much as the best, or ``most`` if all are
+        overloaded. Each further instance improves the attainment a little, without end.
         """
         tried = []
         for instances in range(1, most + 1):
             tried.append(self.expected(load, instances))
             if tried[-1].attainment >= self.objectives.attainment:
                 return tried[-1]
-        enough = [each for each in tried if not each.overloaded]
-        return max(enough, key=lambda each: each.attainment) if enough else tried[-1]
+        nearly = (1 - tuning.max_attainment_loss) * max(each.attainment for each in tried)
+        return next((each for each in tried if not each.overloaded and each.attainment >= nearly), tried[-1])
 
     def _prefill(self, length: float, instances: int) -> tuple[float, float]:
         """(instance-seconds of a prompt, how long it may wait; below 0: it is late even if it is alone)."""

@@ -22,15 +22,17 @@ NO_PREFILL: Final = "no prefill has been measured yet, so nothing is changed"
 NO_STEP: Final = "no decode step has been measured yet, so nothing is changed"
 
 
-def too_few(now: int, targets: int, attainment: float, goal: float) -> str:
-    """Instances are started, as many as allowed where those miss the ``goal``."""
-    limit = f", the most that the bounds and the budget allow (objective: {goal:.0%})" if attainment < goal else ""
-    return f"{now} {are(now)} too few: {_instances(targets)} {_keep(targets, attainment)}{limit}"
+def too_few(now: int, targets: int, attainment: float, goal: float, most: int) -> str:
+    """Instances are started, although those miss the ``goal`` too if its ``attainment`` is lower."""
+    found = f"{_instances(targets)} {_keep(targets, attainment)}"
+    found = not_enough(targets, attainment, goal, most) if attainment < goal else found
+    return f"{now} {are(now)} too few: {found}"
 
 
-def not_enough(now: int, attainment: float, goal: float) -> str:
-    """No more are allowed."""
-    return f"{_instances(now)} {are(now)} the most allowed, and {_keep(now, attainment)} (objective: {goal:.0%})"
+def not_enough(instances: int, attainment: float, goal: float, most: int) -> str:
+    """So many miss the ``goal``, and no more are allowed than ``most``, or more would be as good."""
+    limit = "the most that the bounds and the budget allow" if instances >= most else "and more would hardly help"
+    return f"{_instances(instances)} {_keep(instances, attainment)}, {limit} (objective: {goal:.0%})"
 
 
 def spare(most: int, seconds: float) -> str:
