@@ -111,6 +111,20 @@ def test_a_worker_that_never_starts_is_stuck_once_others_overtook_it_and_teaches
     assert after(starting((math.inf,)), 2000, 120.0, alone).lead_s(120.0) <= 4 * 120
 
 
+def test_a_start_longer_than_the_user_says_is_not_stuck_once_others_took_as_long() -> None:
+    """``leadSeconds`` is 60 and starts take 300 s: the first is replaced after 240 s, and no later one."""
+    policy, state = replace(POLICY, start_s=60.0, start_is_told=True), State()
+    starts = {"w0": (100.0, 400.0), "w1": (1000.0, math.inf)}
+    stuck_at_s = set[float]()
+    for tick in range(1, 1000):
+        now_s = tick * TICK_S
+        state, _, _ = decide(state, seen(starts, now_s, age_s=math.inf), policy, now_s)
+        assert state.leads.lead_s(policy.start_s) == 60.0, "what the user says is planned with"
+        stuck_at_s |= {now_s} if state.leads.stuck(now_s, policy.start_s) else set()
+    assert min(stuck_at_s) == pytest.approx(340.0, abs=5.0)
+    assert min(stuck_at_s - {at_s for at_s in stuck_at_s if at_s <= 400.0}) == pytest.approx(1000 + 4 * 300, abs=20.0)
+
+
 def test_a_start_that_ended_while_nothing_could_be_read_is_not_taken_as_that_long() -> None:
     leads = after(starting((20.0,)), 110.0, believed_s=120.0)
     leads = leads.look(seen(starting((20.0,)), 140.0).workers, 140.0, TICK_S, 120.0)  # half a minute later
@@ -245,9 +259,9 @@ def test_workers_that_never_start_are_replaced_and_given_up_when_the_others_serv
     assert enough > 2
     assert service.serving(Role.DECODE) >= enough
     assert service.waiting() == 0
-    words = [decision.message for decision in service.decisions if "did not start" in decision.message]
-    assert "3 decode workers did not start and are not counted in this message." in words[0]
-    assert "3 decode workers did not start and are removed." in words[-1].lower()
+    words = [decision.message for decision in service.decisions if "too long to start" in decision.message]
+    assert "3 decode workers take too long to start and are not counted in this message." in words[0]
+    assert "3 decode workers take too long to start and are removed." in words[-1].lower()
     assert service.state.leads.lead_s(45.0) == pytest.approx(45.0, abs=3.0)
 
 
@@ -259,7 +273,7 @@ def test_workers_that_never_start_take_up_budget_and_bounds(policy: Policy) -> N
     service = Service(policy, lambda name: name.startswith("Decode-2"))
     service.run(3.0, 200.0)
     service.run(14.0, 900.0)
-    assert any("not start" in decision.message for decision in service.decisions)
+    assert any("too long to start" in decision.message for decision in service.decisions)
     for decision in service.decisions:
         assert decision.prefill + decision.decode <= policy.max_gpus
         assert decision.prefill <= policy.prefill.most
@@ -270,7 +284,7 @@ def test_a_worker_that_never_starts_is_not_given_up_below_what_its_pool_must_hav
     service = Service(replace(POLICY, decode=Bounds(2, 15)), lambda name: name.startswith("broken"))
     service.since["broken", Role.DECODE] = 0.0
     service.run(1.0, 900.0)
-    assert any("not start" in decision.message for decision in service.decisions)
+    assert any("too long to start" in decision.message for decision in service.decisions)
     assert all(decision.decode >= 2 for decision in service.decisions if decision.changes_layout)
 
 

@@ -41,8 +41,9 @@ class Choice:
             return GroupDecision(Reason.INSTANCES_SHORT, message, needed, changes_layout=True)
         lasted = self.wanted[-1][0] - self.wanted[0][0] >= 0.9 * self.stable_s  # there were looks in most of that time
         if highest < now and policy.scale_in and lasted and not (observation.starting or observation.seen.unread):
-            enough = keeps >= goal
-            message = groups.spare(highest, self.stable_s) if enough else groups.not_enough(highest, keeps, goal, bounds.most)
+            message = groups.spare(highest, self.stable_s)
+            if keeps < goal:
+                message = groups.not_enough(highest, keeps, goal, bounds.most)
             return GroupDecision(Reason.SPARE_CAPACITY, message, highest, changes_layout=True)
         if keeps < goal and needed <= now:
             return stays(observation, Reason.UNSATISFIABLE, groups.not_enough(needed, keeps, goal, bounds.most))

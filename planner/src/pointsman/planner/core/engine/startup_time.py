@@ -111,9 +111,12 @@ class Leads:
         )
 
     def _is_stuck(self, since_s: float, now_s: float, believed_s: float, tuning: Tuning) -> bool:
-        """Far beyond what any start took, while one that began no earlier serves already; or far beyond any belief."""
+        """Far beyond what any start took, while one that began no earlier serves already; or far beyond any belief.
+
+        What starts took counts also where the user sets the lead: else each slower start would be replaced.
+        """
         age_s, lead_s = now_s - since_s, self.lead_s(believed_s)
-        hopeless_s = tuning.stuck_start_factor * max(lead_s, believed_s)
+        hopeless_s = tuning.stuck_start_factor * max(lead_s, believed_s, median(self.took_s or [0.0]))
         if self.overtaken_s is None or since_s > self.overtaken_s:
             return age_s > hopeless_s
         # It may have failed and begun again once.

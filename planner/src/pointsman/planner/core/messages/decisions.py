@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from pointsman.planner.core.messages.words import sentences
-from pointsman.serving.words import are, names_of, quantity
+from pointsman.serving.words import are, do, names_of, quantity
 
 LOAD_UNREADABLE: Final = "the load could not be read, so nothing is changed"
 
@@ -59,9 +59,10 @@ def stuck_workers(message: str, stuck: tuple[tuple[int, str, bool], ...]) -> str
 
 
 def _stuck(count: int, role: str) -> str:
-    return f"{quantity(count, f'{role} worker')} did not start and {are(count)}"
+    return f"{quantity(count, f'{role} worker')} {do(count, 'take')} too long to start and {are(count)}"
 
 
 def beside_stuck(why: str, stuck: int) -> str:
     """``why`` another layout was rejected, which has these workers too."""
-    return f"{why} (without {quantity(stuck, 'worker')} that did not start)" if why and stuck else why
+    without = f"(without {quantity(stuck, 'worker')} that {do(stuck, 'take')} too long to start)"
+    return f"{why} {without}" if why and stuck else why
