@@ -295,11 +295,12 @@ def encoding(
 ) -> Observation:
     """``gateway``'s page is that of the first encode worker, too."""
     reading = Reading(before, gateway.page(), 5.0)
+    own = replace(reading, is_old=failed)
     return observation(
         at_s=100, age_s=1, gateways=[reading], workers=[], routing=ROUTING, objectives=OBJECTIVES,
         plan_in_progress=False, encode_replicas=replicas,
         encoders=[
-            Seen(Worker(f"e{n}", Role.ENCODE, WorkerCondition.ACTIVE), reading if n == 0 else None, failed)
+            Seen(Worker(f"e{n}", Role.ENCODE, WorkerCondition.ACTIVE), own if n == 0 else None, failed)
             for n in range(encoders)
         ],
     )  # fmt: skip
@@ -330,6 +331,15 @@ def test_images_that_were_encoded_at_one_time_share_the_workers_time() -> None:
     found = encoding(gateway, before).encode
     assert found is not None
     assert found.image_ms == pytest.approx(5_000 / 80)
+
+
+def test_the_time_of_images_by_an_old_page_is_not_counted_again() -> None:
+    gateway = Images()
+    before = gateway.page()
+    gateway.request(3)
+    old = encoding(gateway, before, failed=True).encode
+    assert old is not None
+    assert (old.images, old.image_ms) == (3, None)
 
 
 def test_without_an_encode_pool_or_a_gateway_that_counts_images_nothing_is_known_of_them() -> None:
@@ -624,6 +634,20 @@ def test_where_all_engines_say_what_they_pulled_their_sums_are_taken_as_they_are
     unread = seen([Reading({}, Gateway().page(), 5.0)], [replace(each, reading=None) for each in workers]).load
     assert unread is not None
     assert (unread.pulled_tokens, unread.pulling_s) == (None, None), "unknown is not zero"
+
+
+def test_what_workers_computed_and_pulled_by_an_old_page_is_not_counted_again() -> None:
+    """A worker that cannot be read shows the same two pages at each look until ``staleAfterSeconds`` are over."""
+    fresh = [one_that_pulls(1000, says=True), one_that_computes(2, 3000, 200, says=True)]
+    lost = [one_that_pulls(300, says=True), one_that_computes(3, 6000, 100, says=True)]
+    lost = [replace(each, scrape_failed=True, reading=replace(each.metrics, is_old=True)) for each in lost]
+    gateways = [Reading({}, Gateway().page(), 5.0)]
+    load, alone = seen(gateways, [*fresh, *lost]).load, seen(gateways, fresh).load
+    assert load is not None and alone is not None and alone.uncached is not None
+    assert (load.uncached, load.pulled_tokens, load.pulling_s) == (alone.uncached, 999, 0.01)
+    unknown = seen(gateways, lost).load
+    assert unknown is not None
+    assert (unknown.uncached, unknown.cached_tokens, unknown.pulled_tokens) == (None, None, None)
 
 
 @pytest.mark.parametrize("silent", ["vllm:prompt_tokens_by_source_total", "vllm:nixl_xfer_time_seconds_sum"])

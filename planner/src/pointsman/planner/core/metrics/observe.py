@@ -261,11 +261,14 @@ def _encode_load(gateways: Sequence[Reading], encoders: Sequence[Seen]) -> Encod
 
 
 def _image_ms(encoders: Sequence[Seen]) -> float | None:
-    """What an image takes of an encode worker's time. A gateway sends each image by itself."""
+    """What an image takes of an encode worker's time. A gateway sends each image by itself.
+
+    Images of an old page were counted when it was new.
+    """
     images = busy_s = 0.0
     for seen in encoders:
         took = seen.metrics.observed(named.WORKER_ENCODE_SECONDS.name)
-        if took.mean is not None:
+        if took.mean is not None and not seen.metrics.is_old:
             images += took.count
             busy_s += took.total / prefilled_together(took.total, took.mean, seen.metrics.seconds)
     return _milliseconds(_share(busy_s, images))
@@ -343,8 +346,9 @@ def _accepted_per_s(gateway: Reading) -> float | None:
 
 
 def _engines(workers: Sequence[Seen], *roles: Role) -> list[Reading]:
-    """The readings of workers of these roles whose engines have started."""
-    started = (seen for seen in workers if seen.worker.condition is not WorkerCondition.STARTING)
+    """The readings of workers of these roles whose engines have started; an old page was counted when it was new."""
+    fresh = (seen for seen in workers if not seen.metrics.is_old)
+    started = (seen for seen in fresh if seen.worker.condition is not WorkerCondition.STARTING)
     return [seen.metrics for seen in started if seen.worker.role in roles]
 
 
