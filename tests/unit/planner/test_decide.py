@@ -47,6 +47,17 @@ def test_a_shift_to_long_prompts_turns_a_decode_worker_into_a_prefill_worker_and
     assert back[0].switches[0].target is Role.DECODE
 
 
+def test_requests_without_any_token_raise_nothing() -> None:
+    """Prompts and answers of no tokens, beside steps that were measured."""
+    load, step = replace(LONG, prompt_tokens=0.0, output_tokens=0.0), EngineSample(Role.DECODE, 8.0, 900.0, batch=4.0)
+    for shares in ((), ((0.0, 1.0),)):
+        state = State()
+        for tick in range(30):
+            observation = observed(2.5 * tick, replace(load, prompt_length_shares=shares), samples=(step,))
+            state, decision, _ = decide(state, observation, POLICY, 2.5 * tick, LLAMA_8B_H100)
+        assert not decision.changes_layout, decision.message
+
+
 def test_a_rise_of_earlier_days_is_planned_for_a_lead_ahead_and_only_where_the_policy_asks_for_it() -> None:
     begun, ends = 8 * 288, 8 * 288 * 300.0
     rates = {number: 100.0 if number % 288 == 0 else 20.0 for number in range(begun)}

@@ -45,7 +45,7 @@ class Shape:
         ratio, context_scv = self.context_ratio, self.context_scv
         if sequences > 3 and lengths.prompt_tokens is not None and lengths.output_tokens is not None:
             average = held / sequences
-            expected = lengths.prompt_tokens + lengths.output_tokens / 2
+            expected = max(1.0, lengths.prompt_tokens + lengths.output_tokens / 2)
             ratio += 0.05 * (min(3.0, max(0.6, average / expected)) - ratio)
             # Where the engine does not tell, contexts are as uneven as the prompts they begin with.
             if spread_of <= 0:
