@@ -114,6 +114,31 @@ def test_lengths_count_by_requests_and_not_by_time() -> None:
     assert dict(lengths.shares)[1000.0] > 0.85
 
 
+def with_shares(rate: float, ticks: range, tokens: float, lengths: Lengths | None = None) -> Lengths:
+    """A rate of prompts of those tokens, whose mean is another one's too: no test finds a change."""
+    found = lengths or Lengths()
+    for tick in ticks:
+        load = Load(rate, 1000.0, 0.0, 100.0, prompt_length_shares=((tokens, 1.0),))
+        found = found.observe(load, TICK_S, TICK_S * tick)
+    return found
+
+
+def test_after_a_night_without_requests_the_lengths_of_yesterday_are_soon_forgotten() -> None:
+    yesterday, morning = with_shares(10.0, range(400), 500.0), 400 + 12 * 1440
+    lengths = with_shares(10.0, range(morning, morning + 4), 1500.0, yesterday)
+    assert lengths.changed_s is None
+    assert dict(lengths.shares)[1500.0] > 0.6
+    without_a_night = with_shares(10.0, range(400, 404), 1500.0, yesterday)
+    assert dict(without_a_night.shares)[1500.0] < 0.1
+
+
+def test_of_a_service_with_few_requests_the_last_sixty_make_the_distribution() -> None:
+    """One request in ten minutes: a single long prompt is not what all of them are."""
+    lengths = with_shares(1 / TICK_S, range(0, 240 * 80, 240), 500.0)
+    lengths = with_shares(1 / TICK_S, range(240 * 80, 240 * 80 + 1), 1500.0, lengths)
+    assert dict(lengths.shares)[1500.0] == pytest.approx(1 / 61)
+
+
 def test_a_histogram_with_one_bucket_is_kept_in_a_window_without_prompts() -> None:
     lengths = Lengths()
     for tick in range(8):

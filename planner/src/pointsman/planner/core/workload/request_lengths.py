@@ -37,7 +37,7 @@ class Lengths:
     windows: tuple[Window, ...] = ()
     cached_share: float = 0.0
     shares: tuple[tuple[float, float], ...] = ()
-    shares_of: float = 0.0  # requests behind them: of those 100 s ago half
+    shares_of: float = 0.0  # requests behind them: of those 100 s ago half, but the last 60 in any case
     prompt_tokens: float | None = None
     output_tokens: float | None = None
     first_s: float | None = None  # when requests were first seen …
@@ -76,7 +76,8 @@ class Lengths:
             share = min(max(load.cached_tokens / max(prompt_seen, 1.0), 0.0), 1.0)
             cached += min(1.0, requests / tuning.memory_requests) * (share - cached)
         # The distribution has no test of its own: it is forgotten when a mean says that requests are others now.
-        behind = self.shares_of * 0.5 ** (window_s / 100)
+        elapsed_s = max(window_s, now_s - self.windows[-1].at_s) if self.windows else window_s
+        behind = max(self.shares_of * 0.5 ** (elapsed_s / 100), min(self.shares_of, 60))
         if recent_prompts is not None:
             behind = min(behind, requests / 9)  # of the shares a tenth is left of what was before
         weight = requests / (requests + behind)
