@@ -9,6 +9,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from messages.style import faults
+from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.decide import decide
@@ -130,6 +131,25 @@ def test_a_worker_that_is_taken_as_arrived_has_not_shown_how_long_starts_take(
         replace(known, leads=began), replace(seen, workers=(*seen.workers[:-1], coming)), ROOM, LLAMA_8B_H100
     )
     assert begun == turning_points(known, seen, ROOM, LLAMA_8B_H100)
+
+
+@pytest.mark.parametrize("lost", ["gateway", "new gateway", "unreadable gateway", "worker", "encode worker"])
+def test_a_page_that_is_lost_for_a_moment_changes_nothing_that_is_foretold(
+    calm: tuple[State, Observation, Decision, TurningPoints], lost: str
+) -> None:
+    state, seen, _, points = calm
+    unread = replace(seen.workers[0], condition=WorkerCondition.UNREACHABLE)
+    found = {
+        "gateway": replace(seen, old_pages=1),
+        "new gateway": replace(seen, new_gateways=1),
+        "unreadable gateway": replace(seen, unreadable_gateways=("g1",)),
+        "worker": replace(seen, workers=(unread, *seen.workers[1:])),
+        "encode worker": replace(seen, encode_workers=(replace(unread, role=Role.ENCODE),)),
+    }
+    foretold = turning_points(state, found[lost], ROOM, LLAMA_8B_H100)
+    assert foretold is not None and points.fewer_requests is not None and foretold.fewer_requests is not None
+    assert foretold.fewer_requests.value == points.fewer_requests.value
+    assert foretold.fewer_requests.decision.layout == points.fewer_requests.decision.layout
 
 
 def test_a_policy_without_another_layout_has_no_turning_point() -> None:

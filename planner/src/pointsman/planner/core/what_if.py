@@ -108,7 +108,11 @@ def _times(of: L, factor: float, fields: Sequence[str]) -> L:
 def _settled(state: State, observation: Observation, policy: Policy, base: PerformanceModel | None) -> Decision | None:
     """The first decision that changes the layout once the load has settled; None if it stays."""
     workers = tuple(_serving(worker) for worker in observation.workers)
-    settled = replace(observation, age_s=0.0, workers=workers, service=None, samples=(), awaiting_approval=None)
+    settled = replace(
+        observation, age_s=0.0, workers=workers, service=None, samples=(), awaiting_approval=None,
+        # A page that is lost keeps workers for a moment, which is not the question.
+        old_pages=0, new_gateways=0, unreadable_gateways=(), long_unread=len(observation.encode_workers),
+    )  # fmt: skip
     # Steady from the start: what the way there would do to the forecast is not the question.
     # Workers that are taken as arrived have not shown how long a start takes.
     leads = replace(state.leads, starting=())
@@ -128,6 +132,6 @@ def _settled(state: State, observation: Observation, policy: Policy, base: Perfo
 
 
 def _serving(worker: Worker) -> Worker:
-    """Starting and switching workers have arrived."""
-    arriving = worker.condition in (WorkerCondition.STARTING, WorkerCondition.SWITCHING)
-    return replace(worker, condition=WorkerCondition.ACTIVE if arriving else worker.condition)
+    """Starting and switching workers have arrived, and all can be read."""
+    drains = worker.condition is WorkerCondition.DRAINING
+    return worker if drains else replace(worker, condition=WorkerCondition.ACTIVE)
