@@ -40,6 +40,13 @@ Pair = tuple[float, float]
 """(with the season, without)."""
 
 
+class ShortDays(Season):
+    """Half an hour each."""
+
+    day_s = SHORT_DAY_S
+    bin_s = BIN_S
+
+
 # --- loads: (chance, seconds of a day, days) -> requests a second in each second ---
 
 
@@ -115,7 +122,7 @@ def simulated(load: str, seed: int) -> list[Pair]:
     service, trace, found = LOADS["step"].service(seed), _trace(load, seed), []
     begin_s, end_s = LEARNED_DAYS * SHORT_DAY_S, DAYS * SHORT_DAY_S
     for seasonal in (True, False):
-        planner = Planner("Pointsman", decide, lambda: State(season=Season(SHORT_DAY_S, BIN_S)), damped=True)
+        planner = Planner("Pointsman", decide, lambda: State(season=ShortDays()), damped=True)
         result = simulate(trace, service.simulation, replace(service.policy, seasonal=seasonal), planner)
         days = [result.met[result.arrival_s // SHORT_DAY_S == day] for day in range(LEARNED_DAYS, DAYS)]
         points = [point for point in result.timeline if begin_s <= point.at_s < end_s]

@@ -1,6 +1,6 @@
 """What the planner's word is worth: predicted beside observed, and what its plans would have brought."""
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import pytest
 
@@ -115,7 +115,7 @@ def test_where_decisions_are_carried_out_nothing_is_imagined() -> None:
 def test_a_window_without_answers_is_compared_with_nothing() -> None:
     state, seen = State(), observed(0, LONG, service=Service(prefill_queue_depth=0.0))
     state, decision, _ = decide(state, seen, FREE, 0, LLAMA_8B_H100)
-    assert state.score == Score(if_executed=state.score.if_executed, objectives=FREE.objectives)
+    assert state.score == Score(if_executed=state.score.if_executed, objectives=astuple(FREE.objectives))
     assert state.score.if_executed is not None, "what was overloaded would have been better off"
     assert "predictedAttainment" not in dict(decision.inputs)
 

@@ -17,7 +17,13 @@ DAY, BIN, TICK, LEAD = 3600.0, 60.0, 10.0, 90.0
 BURST_S, LENGTH_S = 1800.0, 300.0  # of the day
 LOW, HIGH = 3.0, 11.0
 Rate = Callable[[float], float]
-SEASON: TypeAdapter[Season] = TypeAdapter(Season)
+
+
+class ShortDays(Season):
+    day_s, bin_s = DAY, BIN
+
+
+SEASON: TypeAdapter[ShortDays] = TypeAdapter(ShortDays)
 
 
 def bursts(at_s: float) -> float:
@@ -35,7 +41,7 @@ class Looks:
 
     rate: Rate
     noise: random.Random | None = None
-    season: Season = field(default_factory=lambda: Season(DAY, BIN))
+    season: Season = field(default_factory=ShortDays)
     forecaster: RateForecaster = field(default_factory=RateForecaster)
     now_s: float = 0.0
 
@@ -205,7 +211,7 @@ def test_what_was_foretold_for_a_time_that_nobody_saw_is_compared_with_nothing()
 def test_the_season_adds_nothing_where_it_expects_less_than_the_filter_or_no_rise(
     slope: float, at_s: float, what: str
 ) -> None:
-    season = Season(DAY, BIN).with_history({number: bursts(number * BIN) for number in range(8 * 60)}, 8 * 60)
+    season = ShortDays().with_history({number: bursts(number * BIN) for number in range(8 * 60)}, 8 * 60)
     known = RateForecaster(Trend(10.0, slope, 1e-9, 0.0, 1e-12))
     found = season.forecast(burst_of(8) - LEAD / 2 + at_s, known, LEAD)
     assert found is not None
@@ -264,7 +270,7 @@ def test_bins_are_those_of_utc_days_which_never_have_23_or_25_hours() -> None:
 def test_whatever_is_seen_the_rise_is_a_number_of_zero_or_more_and_no_more_than_a_day_brought(
     looks: list[tuple[float, float, float, bool]], start: int
 ) -> None:
-    season, forecaster, now_s, most = Season(DAY, BIN), RateForecaster(), float(start), 0.0
+    season, forecaster, now_s, most = ShortDays(), RateForecaster(), float(start), 0.0
     for step_s, count, lead_s, back in looks:
         now_s += -step_s if back else step_s
         forecaster = forecaster.observe(count, TICK, now_s)

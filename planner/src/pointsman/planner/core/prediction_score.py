@@ -4,24 +4,25 @@ In Shadow this is what a policy is judged by: had its plans been carried out, wh
 objectives, and how far is its word to be trusted?
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 from pointsman.planner.core.types import Objectives, Service
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Shares of requests within ``objectives``, means over the last requests; None: nothing was compared yet.
+    """Shares of requests within the objectives, means over the last requests; None: nothing was compared yet.
 
     ``predicted``: for the workers that served, ``observed``: what clients got, ``error``: mean distance of the two in
     single looks, ``if_executed``: for the workers that decisions would have made, where they are not carried out.
+    ``objectives``: the numbers of those that it was compared with.
     """
 
     predicted: float | None = None
     observed: float | None = None
     error: float | None = None
     if_executed: float | None = None
-    objectives: Objectives | None = None
+    objectives: tuple[float, ...] = ()
 
     def observe(
         self,
@@ -36,7 +37,8 @@ class Score:
         Where no request ended, nothing is compared; what the virtual fleet would have kept counts all the same.
         What was counted against other objectives is forgotten.
         """
-        known = self if self.objectives in (None, objectives) else Score()
+        asked = astuple(objectives)
+        known = self if self.objectives in ((), asked) else Score()
         weight = min(1.0, requests / 500)
 
         def mean(so_far: float | None, value: float) -> float:
@@ -44,11 +46,11 @@ class Score:
 
         executed = None if if_executed is None else mean(known.if_executed, if_executed)
         if service.attainment is None:
-            return replace(known, if_executed=executed, objectives=objectives)
+            return replace(known, if_executed=executed, objectives=asked)
         return Score(
             mean(known.predicted, predicted),
             mean(known.observed, service.attainment),
             mean(known.error, abs(service.attainment - predicted)),
             executed,
-            objectives,
+            asked,
         )

@@ -109,11 +109,6 @@ class Lengths:
             shares_of=behind,
         )  # fmt: skip
 
-    @property
-    def requests(self) -> float:
-        """How many requests the windows hold."""
-        return sum(w.requests for w in self.windows)
-
 
 def _mean(counts: list[float], weights: list[float], values: list[float], tuning: Tuning) -> tuple[float, int | None]:
     """(the mean to use, of how many of the last windows it is; None: of all).

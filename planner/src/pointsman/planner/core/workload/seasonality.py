@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Final
+from typing import ClassVar, Final
 
 from pointsman.planner.core.tuning import SHIPPED, Tuning
 from pointsman.planner.core.workload.arrival_forecast import RateForecaster
@@ -70,10 +70,10 @@ class _Promise:
 @dataclass(frozen=True, slots=True)
 class Season:
     """A week of bins and what they were worth. ``rates`` are those of the bins before ``number``, the newest last;
-    bins are numbered since 1970. ``day_s`` and ``bin_s`` differ from the defaults only in simulations."""
+    bins are numbered since 1970. A simulation with shorter days has a subclass."""
 
-    day_s: float = DAY_S
-    bin_s: float = BIN_S
+    day_s: ClassVar[float] = DAY_S
+    bin_s: ClassVar[float] = BIN_S
     number: int | None = None  # of the bin in progress
     count: float = 0.0
     seconds: float = 0.0
@@ -133,7 +133,7 @@ class Season:
         """The season of these bins before ``number``, by their numbers. What they foretell of each other is compared as
         if the filter expected that each bin goes on."""
         first = max(min(rates, default=number), number - 2 * self._kept)
-        season = Season(self.day_s, self.bin_s, first)
+        season = type(self)(first)
         for each in range(first, number):
             season = season._next(rates.get(each))._compared_bins()
         return season
@@ -157,7 +157,7 @@ class Season:
         season = self if self.number is not None else replace(self, number=number)
         assert season.number is not None
         if number - season.number > self._kept:  # nothing of a week is known any more
-            season = Season(self.day_s, self.bin_s, number)
+            season = type(self)(number)
         while season.number is not None and season.number < number:
             # Of a bin that was seen for less than half of its time no rate is known.
             rate = season.count / season.seconds if season.seconds >= season.bin_s / 2 else None
