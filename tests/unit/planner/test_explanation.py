@@ -13,7 +13,7 @@ from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.decide import decide
-from pointsman.planner.core.engine.startup_time import Leads
+from pointsman.planner.core.engine.startup_time import Begun, Leads
 from pointsman.planner.core.routing.publication import Publication
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
@@ -126,7 +126,7 @@ def test_a_worker_that_is_taken_as_arrived_has_not_shown_how_long_starts_take(
     state, seen, _, _ = calm
     known = replace(state, leads=Leads(start_s=300.0))
     coming = replace(seen.workers[-1], condition=WorkerCondition.STARTING)
-    began = replace(known.leads, starting=((coming.name, coming.role, seen.at_s - 3),), looked_s=seen.at_s)
+    began = replace(known.leads, starting=((coming.name, coming.role, seen.at_s - 3, Begun.TIMED),), looked_s=seen.at_s)
     begun = turning_points(
         replace(known, leads=began), replace(seen, workers=(*seen.workers[:-1], coming)), ROOM, LLAMA_8B_H100
     )

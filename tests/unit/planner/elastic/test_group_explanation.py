@@ -105,4 +105,4 @@ def test_a_state_of_another_version_is_discarded_with_a_line_in_the_log_and_the_
     (line,) = (record for record in caplog.records if record.name == "pointsman.planner.group_memory")
     assert line.getMessage() == "saved state of another version, it is discarded"
     found = {name: line.__dict__[name] for name in ("group", "version", "expected")}
-    assert found == {"group": "models/long-chat", "version": 0, "expected": 1}
+    assert found == {"group": "models/long-chat", "version": 1, "expected": 2}

@@ -193,7 +193,7 @@ def test_the_memory_of_starts_is_bounded_and_an_older_one_is_read() -> None:
     restored = from_json(to_json(State(leads=leads)))
     assert restored is not None
     assert restored.leads == leads
-    before = from_json('{"leads": {"start_s": 42.0, "starting": [["w", "Decode", 7.0]]}}')
+    before = from_json('{"leads": {"start_s": 42.0, "starting": [["w", "Decode", 7.0, "Timed"]]}}')
     assert before is not None
     assert before.leads.lead_s(120.0) == 42.0
     assert after({"w": (7.0, 60.0)}, 30.0, 120.0, before.leads).lead_s(120.0) == 42.0

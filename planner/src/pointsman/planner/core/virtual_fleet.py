@@ -7,7 +7,7 @@ planner promises is judged on this fleet instead: a worker of it serves when its
 from dataclasses import dataclass, field, replace
 
 from pointsman.api.protocol.names import Role
-from pointsman.planner.core.engine.startup_time import Leads
+from pointsman.planner.core.engine.startup_time import Begun, Leads
 from pointsman.planner.core.sizing.operating_point import OperatingPoint
 from pointsman.planner.core.sizing.pool_targets import Memory
 from pointsman.planner.core.switch_guards import History
@@ -60,7 +60,8 @@ class VirtualFleet:
     def leads(self, leads: Leads, lead_s: float, now_s: float) -> Leads:
         """``leads`` with the workers of this fleet that start, instead of those of the service."""
         starting = (w for w in self.workers if w.ready_s > now_s and not w.switched)
-        return replace(leads, starting=tuple((w.name, w.role, w.ready_s - lead_s) for w in starting), overtaken_s=None)
+        begun = tuple((w.name, w.role, w.ready_s - lead_s, Begun.TIMED) for w in starting)
+        return replace(leads, starting=begun, overtaken_s=None)
 
     def with_queue(self, point: OperatingPoint, arrivals_per_s: float, window_s: float, now_s: float) -> "VirtualFleet":
         """With the requests of a window that it could not serve, or without those of before that it could.

@@ -15,7 +15,7 @@ from pointsman.planner.core.workload.arrival_forecast import RateForecaster
 from pointsman.planner.core.workload.request_lengths import Lengths
 from pointsman.serving.words import quantity
 
-GROUP_STATE_VERSION: Final = 1
+GROUP_STATE_VERSION: Final = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from statistics import median
 from typing import Final
 
@@ -29,17 +30,23 @@ MOST_ENDED: Final = 9  # starts remembered: five that take something else change
 _SIZE: Final = re.compile(r"(?<![a-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)b(?![a-z0-9])", re.IGNORECASE)
 
 
+class Begun(StrEnum):
+    """What is known of how a start began, and so what its end teaches."""
+
+    TIMED = "Timed"
+    UNTIMED = "Untimed"  # nobody saw it begin, so it took longer than is known
+    RETURNING = "Returning"  # the worker served before, so it is no start and teaches nothing
+
+
 @dataclass(frozen=True, slots=True)
 class Leads:
-    """``starting``: (name, role, when it was first seen starting) of those that still are."""
+    """``starting``: (name, role, when it was first seen starting, how it began) of those that still are."""
 
     start_s: float | None = None  # learned; None: nothing started yet
-    starting: tuple[tuple[str, Role, float], ...] = ()
+    starting: tuple[tuple[str, Role, float, Begun], ...] = ()
     took_s: tuple[float, ...] = ()  # of the last ones that then served, the newest first
     looked_s: float | None = None
     overtaken_s: float | None = None  # the latest beginning of a start that ended: earlier ones were overtaken
-    untimed: tuple[str, ...] = ()  # of ``starting``: nobody saw them begin, so each took longer than is known
-    returning: tuple[str, ...] = ()  # of ``starting``: they served before, so it is no start and teaches nothing
     serving: tuple[str, ...] = ()  # at the last look, or before the switch that they are in
 
     def look(
@@ -58,29 +65,28 @@ class Leads:
         # What happened since the last look happened half of that ago, on average.
         half_s = (window_s if away else gap_s) / 2
         conditions = {w.name: w.condition for w in workers}
-        known = {name: since_s for name, _, since_s in self.starting}
+        known = {name: (since_s, begun) for name, _, since_s, begun in self.starting}
         took_s, overtaken_s = list(self.took_s), self.overtaken_s
-        for name, since_s in known.items():
-            if name in self.returning or conditions.get(name) not in SERVES:
+        for name, (since_s, begun) in known.items():
+            if begun is Begun.RETURNING or conditions.get(name) not in SERVES:
                 continue
-            if not away and name not in self.untimed:
+            if not away and begun is Begun.TIMED:
                 took_s.insert(0, max(1.0, now_s - half_s - since_s))
             overtaken_s = since_s if overtaken_s is None else max(overtaken_s, since_s)
-        starting = tuple(
-            (w.name, w.role, known.get(w.name, now_s - half_s))
-            for w in workers
-            if w.condition is WorkerCondition.STARTING
-        )[:MAX_WORKERS]
-        served = {*self.serving, *self.returning}
-        unseen = away or self.looked_s is None
+        served = {*self.serving, *(name for name, (_, begun) in known.items() if begun is Begun.RETURNING)}
+        seen_begin = Begun.UNTIMED if away or self.looked_s is None else Begun.TIMED
+
+        def start(worker: Worker) -> tuple[str, Role, float, Begun]:
+            since_s, begun = known.get(worker.name, (now_s - half_s, seen_begin))
+            return worker.name, worker.role, since_s, Begun.RETURNING if worker.name in served else begun
+
+        starting = tuple(start(w) for w in workers if w.condition is WorkerCondition.STARTING)[:MAX_WORKERS]
         seen = replace(
             self,
             starting=starting,
             took_s=tuple(took_s[:MOST_ENDED]),
             looked_s=now_s,
             overtaken_s=overtaken_s,
-            untimed=tuple(name for name, _, _ in starting if name in self.untimed or (unseen and name not in known)),
-            returning=tuple(name for name, _, _ in starting if name in served),
             serving=tuple(
                 w.name
                 for w in workers
@@ -100,14 +106,14 @@ class Leads:
         """
         return sorted(
             self._remaining_s(now_s - since_s, believed_s, tuning)
-            for _, r, since_s in self.starting
+            for _, r, since_s, _ in self.starting
             if r is role and not self._is_stuck(since_s, now_s, believed_s, tuning)
         )
 
     def stuck(self, now_s: float, believed_s: float, tuning: Tuning = SHIPPED) -> frozenset[str]:
         """Names of starting workers that nobody should wait for."""
         return frozenset(
-            name for name, _, since_s in self.starting if self._is_stuck(since_s, now_s, believed_s, tuning)
+            name for name, _, since_s, _ in self.starting if self._is_stuck(since_s, now_s, believed_s, tuning)
         )
 
     def _is_stuck(self, since_s: float, now_s: float, believed_s: float, tuning: Tuning) -> bool:
@@ -137,7 +143,7 @@ class Leads:
         """The median; before any start ended, no less than what the longest took so far."""
         if self.took_s:
             return median(self.took_s)
-        running = [now_s - since_s for name, _, since_s in self.starting if name not in self.returning]
+        running = [now_s - since_s for _, _, since_s, begun in self.starting if begun is not Begun.RETURNING]
         longest_s = max((age for age in running if age < tuning.stuck_start_factor * believed_s), default=0.0)
         return longest_s if longest_s > self.lead_s(believed_s) else self.start_s
 
