@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.decide import decide
+from pointsman.planner.core.routing.prefill_threshold import MAX_THRESHOLD_TOKENS
 from pointsman.planner.core.state import State, model_of
 from pointsman.planner.core.switch_guards import History, SwitchRecord
 from pointsman.planner.core.types import (
@@ -85,7 +86,7 @@ def test_a_sudden_shift_is_followed_once_each_way_within_seconds() -> None:
     objectives = Objectives(ttft_ms=15.5, tpot_ms=6.2, ttft_ms_per_prompt_token=0.25, attainment=0.9)
     policy = replace(
         POLICY, objectives=objectives, max_gpus=3, min_gpus=3, interval_s=1.5,
-        max_in_transition_share=0.34, min_threshold_tokens=512, max_threshold_tokens=1024,
+        max_in_transition_share=0.34,
     )  # fmt: skip
     many = Load(arrivals_per_s=36, prompt_tokens=390, output_tokens=12, prompt_length_shares=((362.0, 1.0),))
     few = Load(arrivals_per_s=4.5, prompt_tokens=3000, output_tokens=6, prompt_length_shares=((2896.0, 1.0),))
@@ -501,7 +502,7 @@ def test_no_history_exceeds_the_budget_empties_a_role_or_leaves_the_bounds(
             moved = sum(s.count for s in decision.switches)
             assert moved <= max(abs(decision.prefill - prefill), abs(decision.decode - decode))
         threshold = decision.routing.max_local_prefill_tokens
-        assert policy.min_threshold_tokens <= threshold <= policy.max_threshold_tokens
+        assert 0 <= threshold <= MAX_THRESHOLD_TOKENS
         prefill, decode = decision.prefill, decision.decode
 
 

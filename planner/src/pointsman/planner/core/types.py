@@ -276,8 +276,6 @@ class Policy:
     interval_s: float = 2.5
     stale_after_s: float = 20.0
     remote_prefill: bool = True
-    min_threshold_tokens: int = 0
-    max_threshold_tokens: int = 8192
     flow_control: bool = True
     role_switch: bool = True
     role_switch_needs_approval: bool = False  # of a person, also where the mode is Active

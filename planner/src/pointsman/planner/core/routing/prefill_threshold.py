@@ -24,6 +24,7 @@ from pointsman.planner.core.types import Objectives, Observation, Policy, Routin
 from pointsman.serving.local_remote import DEFAULT_RULE
 
 STEP_TOKENS: Final = 64  # numbers are multiples of this: a smaller change would be a plan for noise
+MAX_THRESHOLD_TOKENS: Final = 8192
 
 
 def threshold(
@@ -83,7 +84,7 @@ def threshold(
         # raised again at once.
         spares = min((tokens, *shorter, 0), key=lambda t: needs(t, rate_per_s))
         tokens = next((t for t in shorter if fits(t, rate_per_s)), spares)
-    tokens = min(max(tokens, policy.min_threshold_tokens), policy.max_threshold_tokens)
+    tokens = min(tokens, MAX_THRESHOLD_TOKENS)
     if tokens != before:
         first_s = tuning.holdoff_s
         rest = rest.lowered(now_s, first_s, 16 * first_s) if tokens < before else rest.raised(now_s)

@@ -3,7 +3,7 @@
 Prefill: ``⌈λ_in / V_P⌉`` with V_P the input tokens one worker computes a second. Decode: ``⌈λ · L / V_D⌉`` with V_D the
 tokens of memory one worker frees a second, which is the same as rate × residence over batch. One decode worker more
 than that is convertible: while the prefill pool is behind, prompts are computed on decode workers (here: the
-threshold goes to the policy's most, which converts them all a little instead of one wholly). The formulas are our
+threshold goes to the highest there is, which converts them all a little instead of one wholly). The formulas are our
 reading of the paper's.
 """
 
@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, replace
 
 from pointsman.planner.core.engine.performance_model import PerformanceModel
+from pointsman.planner.core.routing.prefill_threshold import MAX_THRESHOLD_TOKENS
 from pointsman.planner.core.types import Decision, NextTick, Observation, Policy, RoutingNumbers
 from pointsman.planner.simulator.baselines.layouts import (
     ALL_REMOTE,
@@ -58,7 +59,7 @@ def decide(
     depth = observation.service.prefill_queue_depth if observation.service else None
     waits_ms = (depth or 0.0) / prefill_requests_per_s(seen, base) * 1000
     behind = waits_ms > 0.5 * policy.objectives.ttft_ms
-    routing = RoutingNumbers(policy.max_threshold_tokens, MOST_QUEUED) if behind else ALL_REMOTE
+    routing = RoutingNumbers(MAX_THRESHOLD_TOKENS, MOST_QUEUED) if behind else ALL_REMOTE
     decision = go_to(observation, policy, prefill, decode, f"{seen.rate_per_s:.1f} requests/s")
     return replace(state, wishes=wishes), routed(decision, routing), tick
 
