@@ -34,7 +34,7 @@ LOADS = {
 OF_LOAD = (
     "prompt_tokens", "cached_tokens", "output_tokens", "measured", "pulled_tokens", "pulling_s", "uncached",
 )  # fmt: skip
-OF_SERVICE = ("ttft_attainment", "tpot_attainment", "ttft_p95_ms", "tpot_p95_ms", "prefill_queue_depth", "held")
+OF_SERVICE = ("ttft_attainment", "tpot_attainment", "attainment", "prefill_queue_depth", "held")
 OF_LOOK = (
     "load",
     "service",
@@ -75,7 +75,7 @@ def known(at_s: float, name: str, layout: tuple[int, int]) -> Observation:
     )
     return Observation(
         at_s=at_s, window_s=2.5, age_s=1.0, workers=seen, routing=RoutingNumbers(512, 32), load=full,
-        service=Service(1.0, 1.0, 300.0, 12.0, 0.0, 0.0), samples=samples, kv_capacity_tokens=400_000.0,
+        service=Service(1.0, 1.0, 1.0, 0.0, 0.0), samples=samples, kv_capacity_tokens=400_000.0,
         max_sequences=256.0,
     )  # fmt: skip
 

@@ -122,8 +122,6 @@ class Service:
     ttft_attainment: float | None = None  # of those that got their first token
     tpot_attainment: float | None = None  # of those that ended and had a second token
     attainment: float | None = None  # within both, of those that ended; without a second token TPOT cannot be missed
-    ttft_p95_ms: float | None = None
-    tpot_p95_ms: float | None = None
     prefill_queue_depth: float | None = None  # requests waiting for a prefill worker, mean of the window
     held: float | None = None  # requests the gateways hold back
 

@@ -25,6 +25,7 @@ from pointsman.planner.simulator.decode_engine import (
 from pointsman.planner.simulator.encoders import Encoders
 from pointsman.planner.simulator.events import Events
 from pointsman.planner.simulator.fleet import Fleet
+from pointsman.planner.simulator.latencies import with_latencies
 from pointsman.planner.simulator.request_path import RequestPath
 from pointsman.planner.simulator.timing import Timing, TrueModel
 from pointsman.planner.simulator.types import (
@@ -277,7 +278,7 @@ class _Run:
             encoding.append(Seen(shown_encoder, reading.within(age_s, stale_after_s), reading.is_old))
         for gone in targets:
             del self._targets[gone]
-        return observation(
+        found = observation(
             at_s=now_s,
             age_s=now_s - min(self._targets[f"gateway-{number}"].page_s for number in range(len(path.gateways))),
             gateways=gateways,
@@ -291,6 +292,7 @@ class _Run:
             encode_replicas=encoders.wanted if encoders is not None else None,
             encode_gpus=encoders.gpus_each if encoders is not None else 1,
         )
+        return with_latencies(found, gateways)
 
     def _scrape(self, name: str, page: Page, now_s: float, out: bool = False) -> Reading:
         """The last two pages of a target, as the live scraper has them; where its page is lost the two before."""

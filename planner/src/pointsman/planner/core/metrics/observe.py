@@ -417,8 +417,6 @@ def _service(gateways: Sequence[Reading], workers: Sequence[Seen], objectives: O
         ttft_attainment=_share(first(ttft=TtftVerdict.MET), sum(first(ttft=ttft) for ttft in _KNOWN_TTFT)),
         tpot_attainment=_share(tpot_met, tpot_met + tpot_missed),
         attainment=_share(within, known + late),
-        ttft_p95_ms=_milliseconds(together(gateways, named.GATEWAY_TTFT.name).quantile(0.95)),
-        tpot_p95_ms=_milliseconds(together(gateways, named.GATEWAY_TPOT.name).quantile(0.95)),
         prefill_queue_depth=_waiting_for_prefill(workers),
         held=_sum_known(reading.gauge(named.GATEWAY_HELD.name) for reading in gateways),
     )

@@ -55,15 +55,6 @@ class Histogram:
         reached = zip(self.bounds, self.cumulative, strict=True)
         return next((count / self.count for upper, count in reached if upper >= bound and self.count > 0), None)
 
-    def quantile(self, share: float) -> float | None:
-        """The value below which ``share`` lies, linear within a bucket; the last finite bound if it is beyond."""
-        left = share * self.count
-        for low, upper, count in self._buckets():
-            if 0 < left <= count:
-                return low if math.isinf(upper) else low + (upper - low) * (left / count)
-            left -= count
-        return None
-
     def shares(self) -> tuple[tuple[float, float], ...]:
         """(middle, share) of every bucket that has observations."""
         return tuple(

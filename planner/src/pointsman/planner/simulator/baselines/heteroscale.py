@@ -21,6 +21,7 @@ from pointsman.planner.simulator.baselines.layouts import (
     routed,
     stay,
 )
+from pointsman.planner.simulator.latencies import TimedService
 from pointsman.planner.simulator.types import Planner
 
 INTERVAL_S = 15.0
@@ -62,9 +63,9 @@ def decide(
     if abs(ratio - 1) > BAND:
         wanted, why = math.ceil(decode * ratio), f"{ratio:.2f} of the target"
     service = observation.service
-    late = service is not None and (
-        (service.ttft_p95_ms or 0) > GUARD * policy.objectives.ttft_ms
-        or (service.tpot_p95_ms or 0) > GUARD * policy.objectives.tpot_ms
+    late = isinstance(service, TimedService) and (
+        1000 * (service.ttft_p95_s or 0) > GUARD * policy.objectives.ttft_ms
+        or 1000 * (service.tpot_p95_s or 0) > GUARD * policy.objectives.tpot_ms
     )
     if late and wanted <= decode:
         wanted, why = decode + 1, "latency guard"
