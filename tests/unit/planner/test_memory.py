@@ -90,7 +90,7 @@ def test_whatever_comes_in_thousands_of_looks_the_state_stays_small() -> None:
     assert max(sizes[5:]) < 1.25 * max(sizes[:5]), sizes
     falling = tuple((1234567.8901234567, 600 - fewer) for fewer in range(600))
     full = Needs(falling, falling, ((1234567.8901234567, 123.45678901234567),) * MOST_RETURNS)
-    most = replace(state, memory=replace(state.memory, prefill_needs=full, decode_needs=full, needs=full))
+    most = replace(state, memory=replace(state.memory, needs=(full, full)))
     assert len(to_json(most)) < MOST_BYTES / 4, (
         "a need that fell from 600 workers one by one in ten minutes, and as many returns as are remembered at all"
     )

@@ -22,7 +22,7 @@ from unit.planner.operating_points import point
 from unit.planner.scenes import POLICY, observed
 
 ATTAINMENTS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)
-NEEDS = ("prefillNeededNow", "decodeNeededNow", "prefillNeeded", "decodeNeeded", "prefillKept", "decodeKept")
+NEEDS = ("prefillNeededNow", "decodeNeededNow", "prefillNeeded", "decodeNeeded", "workersKept")
 # A worker prefills about 2 of these requests a second. Where one does many more, waiting is no matter of chance.
 SLOW = LinearModel(20.0, 0.1, 4e-6, 12.0, 0.1, 2e-4)
 FREE = replace(

@@ -228,9 +228,18 @@ def test_what_is_kept_is_kept_for_both_roles_together_where_workers_can_change_t
         found = looks.look(rate, both, 50.0, at=at, switchable=switchable)
     looks.look(30.0, both, 50.0, at=PROMPTS, switchable=switchable)
     found = looks.look(40.0, both, 50.0, at=ANSWERS, switchable=switchable)
-    assert found.retained_of_both < sum(found.retained)
-    assert found.prefill + found.decode == (found.retained_of_both if switchable else sum(found.retained))
+    assert (found.retained, found.retained_of_both) == (((0, 0), most) if switchable else (both, 0))
+    assert found.prefill + found.decode == (most if switchable else sum(both))
     assert found.decode >= answers[1], "it is the other role that gives"
+
+
+def test_a_policy_that_allows_switches_from_now_on_keeps_what_is_there_for_a_window() -> None:
+    """What each role needed says nothing of what both needed together."""
+    looks = Looks()
+    looks.look(30.0, (6, 6), 50.0, switchable=False)
+    found = looks.look(rate_for(1), (6, 6), switchable=True)
+    assert (found.retained, found.retained_of_both) == ((0, 0), 12)
+    assert looks.look(rate_for(1), (6, 6), KEEP_S + 10.0, switchable=True).retained_of_both < 12
 
 
 def test_of_both_roles_the_one_that_has_the_most_for_its_load_gives() -> None:

@@ -118,9 +118,7 @@ class Memory:
 
     prefill: Patience = Patience()
     decode: Patience = Patience()
-    prefill_needs: Needs = Needs()
-    decode_needs: Needs = Needs()
-    needs: Needs = Needs()  # of both together
+    needs: tuple[Needs, ...] = ()  # of both roles together where workers can change theirs, else of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +135,8 @@ class Targets:
     load_ahead: tuple[float, float]  # of the rate at the lead, without rounding: as even as the rate is
     needed: Layout  # when a worker started now would serve
     grow: Layout  # of that, what was needed for long enough
-    retained: Layout  # for what was, of each role by itself …
-    retained_of_both: int  # … and of both together
+    retained: Layout  # for what was, of each role by itself; 0 where workers can change theirs …
+    retained_of_both: int  # … and of both together; 0 where they cannot
     planned_per_s: float  # requests that layouts are compared by: with those of the queue
     seasonal_per_s: float | None = None  # of ``ahead_per_s``, what the season adds
 
@@ -161,31 +159,24 @@ def targets(memory: Memory, moment: DemandSnapshot) -> tuple[Memory, Targets]:
     decode, grow_decode = memory.decode.grow(needed.decode, there.decode, now_s, window_s, sudden=sudden, tuning=tuning)
     stay = needed.most(moment.needs(tuning.rate_headroom * ahead_per_s, 0.0))
 
-    def observed(needs: Needs, need: int, stays: int, has: int) -> Needs:
-        return needs.observe(need, stays, has, now_s, window_s, keep_s, in_part=moment.in_part, tuning=tuning)
-
-    memory = Memory(
-        prefill,
-        decode,
-        observed(memory.prefill_needs, needed.prefill, stay.prefill, there.prefill),
-        observed(memory.decode_needs, needed.decode, stay.decode, there.decode),
-        observed(memory.needs, needed.total, stay.total, there.total),
-    )
     serving, fell_s = Layout(moment.prefill.active, moment.decode.active), moment.fell_s
-    retained = Layout(
-        memory.prefill_needs.kept(now_s, keep_s, serving.prefill, fell_s, tuning),
-        memory.decode_needs.kept(now_s, keep_s, serving.decode, fell_s, tuning),
-    )
-    retained_of_both = memory.needs.kept(now_s, keep_s, serving.total, fell_s, tuning)
+    # Of both roles together where workers can change theirs.
+    of_each = [(w.total,) if moment.switchable else w for w in (needed, stay, there, serving)]
+    needs, kept = [], []
+    # A policy that allows switches from now on, or no longer, begins anew.
+    before = memory.needs if len(memory.needs) == len(of_each[0]) else (Needs(),) * len(of_each[0])
+    for so_far, need, stays_for, has, serves in zip(before, *of_each, strict=True):
+        seen = so_far.observe(need, stays_for, has, now_s, window_s, keep_s, in_part=moment.in_part, tuning=tuning)
+        needs.append(seen)
+        kept.append(seen.kept(now_s, keep_s, serves, fell_s, tuning))
+    memory = Memory(prefill, decode, tuple(needs))
+    retained, retained_of_both = (Layout(0, 0), kept[0]) if moment.switchable else (Layout(*kept), 0)
     grow = Layout(grow_prefill, grow_decode)
     load_ahead = moment.work(needed, ahead_per_s)
     least = Layout(1, 1).most(needed_now, grow)
     if is_long(backlog, rate_per_s):  # those that serve clear it
         least = least.most(serving)
-    if moment.switchable:
-        stays = without_idle(there, least, retained_of_both, load_ahead)
-    else:
-        stays = without_idle(there, least.most(retained), 0, load_ahead)
+    stays = without_idle(there, least.most(retained), retained_of_both, load_ahead)
     return memory, Targets(
         prefill=max(stays.prefill, grow.prefill),
         decode=max(stays.decode, grow.decode),
