@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.decide import decide
-from pointsman.planner.core.routing.prefill_threshold import MAX_THRESHOLD_TOKENS
 from pointsman.planner.core.state import State, model_of
 from pointsman.planner.core.switch_guards import History, SwitchRecord
 from pointsman.planner.core.types import (
@@ -32,6 +31,7 @@ from pointsman.planner.core.types import (
 )
 from pointsman.planner.core.workload.seasonality import Season
 from pointsman.planner.profile.linear_model import LinearModel
+from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET
 from unit.planner.scenes import LLAMA_8B_H100, LONG, POLICY, SHORT, observed, run, workers
 
 ROUTED = replace(POLICY, flow_control=False, remote_prefill=False)  # nothing about routing is left to decide
@@ -502,7 +502,7 @@ def test_no_history_exceeds_the_budget_empties_a_role_or_leaves_the_bounds(
             moved = sum(s.count for s in decision.switches)
             assert moved <= max(abs(decision.prefill - prefill), abs(decision.decode - decode))
         threshold = decision.routing.max_local_prefill_tokens
-        assert 0 <= threshold <= MAX_THRESHOLD_TOKENS
+        assert 0 <= threshold <= DEFAULT_PREFILL_TOKEN_BUDGET
         prefill, decode = decision.prefill, decision.decode
 
 

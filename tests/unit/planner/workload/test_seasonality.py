@@ -23,7 +23,7 @@ class ShortDays(Season):
     day_s, bin_s = DAY, BIN
 
 
-SEASON: TypeAdapter[ShortDays] = TypeAdapter(ShortDays)
+SEASON: TypeAdapter[Season] = TypeAdapter(ShortDays)
 
 
 def bursts(at_s: float) -> float:
@@ -270,7 +270,8 @@ def test_bins_are_those_of_utc_days_which_never_have_23_or_25_hours() -> None:
 def test_whatever_is_seen_the_rise_is_a_number_of_zero_or_more_and_no_more_than_a_day_brought(
     looks: list[tuple[float, float, float, bool]], start: int
 ) -> None:
-    season, forecaster, now_s, most = ShortDays(), RateForecaster(), float(start), 0.0
+    season: Season = ShortDays()
+    forecaster, now_s, most = RateForecaster(), float(start), 0.0
     for step_s, count, lead_s, back in looks:
         now_s += -step_s if back else step_s
         forecaster = forecaster.observe(count, TICK, now_s)

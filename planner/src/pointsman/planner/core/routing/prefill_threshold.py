@@ -22,9 +22,9 @@ from pointsman.planner.core.hysteresis import RaiseHoldoff, more_than_enough
 from pointsman.planner.core.sizing.operating_point import BUCKET_REACH, OperatingPoint
 from pointsman.planner.core.types import Objectives, Observation, Policy, RoutingNumbers
 from pointsman.serving.local_remote import DEFAULT_RULE
+from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET
 
 STEP_TOKENS: Final = 64  # numbers are multiples of this: a smaller change would be a plan for noise
-MAX_THRESHOLD_TOKENS: Final = 8192
 
 
 def threshold(
@@ -84,7 +84,7 @@ def threshold(
         # raised again at once.
         spares = min((tokens, *shorter, 0), key=lambda t: needs(t, rate_per_s))
         tokens = next((t for t in shorter if fits(t, rate_per_s)), spares)
-    tokens = min(tokens, MAX_THRESHOLD_TOKENS)
+    tokens = min(tokens, DEFAULT_PREFILL_TOKEN_BUDGET)  # a longer prompt takes more than one pass of the engine
     if tokens != before:
         first_s = tuning.holdoff_s
         rest = rest.lowered(now_s, first_s, 16 * first_s) if tokens < before else rest.raised(now_s)

@@ -11,7 +11,6 @@ import math
 from dataclasses import dataclass, replace
 
 from pointsman.planner.core.engine.performance_model import PerformanceModel
-from pointsman.planner.core.routing.prefill_threshold import MAX_THRESHOLD_TOKENS
 from pointsman.planner.core.types import Decision, NextTick, Observation, Policy, RoutingNumbers
 from pointsman.planner.simulator.baselines.layouts import (
     ALL_REMOTE,
@@ -24,6 +23,7 @@ from pointsman.planner.simulator.baselines.layouts import (
     stay,
 )
 from pointsman.planner.simulator.types import Planner
+from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET
 
 INTERVAL_S = 5.0
 WINDOW_S = 10.0
@@ -59,7 +59,7 @@ def decide(
     depth = observation.service.prefill_queue_depth if observation.service else None
     waits_ms = (depth or 0.0) / prefill_requests_per_s(seen, base) * 1000
     behind = waits_ms > 0.5 * policy.objectives.ttft_ms
-    routing = RoutingNumbers(MAX_THRESHOLD_TOKENS, MOST_QUEUED) if behind else ALL_REMOTE
+    routing = RoutingNumbers(DEFAULT_PREFILL_TOKEN_BUDGET, MOST_QUEUED) if behind else ALL_REMOTE
     decision = go_to(observation, policy, prefill, decode, f"{seen.rate_per_s:.1f} requests/s")
     return replace(state, wishes=wishes), routed(decision, routing), tick
 
