@@ -208,7 +208,7 @@ def test_a_plan_that_waits_for_a_start_does_not_stop_the_planner_one_that_switch
         return found
 
     assert layouts(WorkerCondition.SWITCHING) == {(3, 4)}
-    assert max(sum(layout) for layout in layouts(WorkerCondition.STARTING)) > 7
+    assert layouts(WorkerCondition.STARTING) > {(3, 4)}
 
 
 def test_a_worker_that_only_starts_does_not_hide_the_switch_that_helps_now() -> None:
@@ -247,8 +247,8 @@ def repeated(policy: Policy, ticks: int = 300, **seen: Any) -> tuple[State, list
     return state, decisions
 
 
-@pytest.mark.parametrize("mode", [Mode.SHADOW, Mode.EXTERNAL, Mode.APPROVE])
-def test_a_switch_that_nobody_makes_is_decided_again_and_never_counted_against_itself(mode: Mode) -> None:
+@pytest.mark.parametrize("mode", [Mode.SHADOW, Mode.EXTERNAL, Mode.APPROVE, Mode.ACTIVE])
+def test_a_switch_that_nobody_makes_is_decided_again_and_never_counted(mode: Mode) -> None:
     policy = POLICY
     _, active = repeated(policy, ticks=20)
     first = next(n for n, decision in enumerate(active) if decision.switches)
@@ -257,29 +257,32 @@ def test_a_switch_that_nobody_makes_is_decided_again_and_never_counted_against_i
     inputs = tuple(each for each in decisions[first].inputs if each[0] not in imagined)
     assert replace(decisions[first], inputs=inputs) == active[first]
     assert {d.switches for d in decisions[first:]} == {active[first].switches}
-    assert len(state.history.switches) <= 2
+    assert not state.history.switches
 
 
-def test_an_approved_switch_counts_from_when_it_begins() -> None:
-    policy = replace(POLICY, mode=Mode.APPROVE)
+@pytest.mark.parametrize("mode", [Mode.ACTIVE, Mode.APPROVE, Mode.EXTERNAL])
+def test_a_switch_counts_from_when_it_begins(mode: Mode) -> None:
+    policy = replace(POLICY, mode=mode)
     state, decisions = repeated(policy, ticks=12)
     assert decisions[-1].switches
     assert not state.history.switches
-    there = (*workers(2, 3), replace(workers(1, 0)[0], name="w5", condition=WorkerCondition.SWITCHING))
+    there = tuple(replace(w, condition=WorkerCondition.SWITCHING) if w.name in "w2 w3" else w for w in workers(4, 2))
     for tick in range(12, 16):
         seen = observed(2.5 * tick, LONG, plan_in_progress=True, workers=there)
         state, _, _ = decide(state, seen, policy, seen.at_s, LLAMA_8B_H100)
-    assert [(record.at_s, record.target) for record in state.history.switches] == [(30.0, Role.PREFILL)]
-    assert state.wanting_ticks == 0, "another one must be wanted for as long again"
+    assert [(record.at_s, record.target) for record in state.history.switches] == [(30.0, Role.PREFILL)] * 2
+    assert state.history.wanting_ticks == 0, "another one must be wanted for as long again"
     state, _, _ = decide(state, observed(40.0, LONG, prefill=3, decode=3), POLICY, 40.0, LLAMA_8B_H100)
     assert len(state.history.switches) >= 1, "it was made, whatever the mode is now"
 
 
-def test_wishes_of_shadow_are_forgotten_when_decisions_begin_to_be_carried_out() -> None:
-    state, _ = repeated(replace(POLICY, mode=Mode.SHADOW), ticks=12)
-    assert state.history.switches
-    state, _, _ = decide(state, observed(30.0, SHORT), POLICY, 30.0, LLAMA_8B_H100)
-    assert not state.history.switches
+def test_a_switch_that_begins_while_the_load_cannot_be_read_is_counted() -> None:
+    switching = (*workers(2, 3), Worker("w5", Role.PREFILL, WorkerCondition.SWITCHING))
+    state = State()
+    for tick, load in enumerate((LONG, None, None, LONG)):
+        there = workers(2, 4) if tick == 0 else switching if load is None else workers(3, 3)
+        state, _, _ = decide(state, observed(2.5 * tick, load, workers=there), POLICY, 2.5 * tick, LLAMA_8B_H100)
+    assert [(record.at_s, record.target) for record in state.history.switches] == [(2.5, Role.PREFILL)]
 
 
 def test_while_a_person_is_asked_the_planner_goes_on_deciding() -> None:

@@ -1,11 +1,19 @@
 """How many workers may switch their role at one time."""
 
+from dataclasses import replace
+
 import pytest
 
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.plannerpolicy import RoleSwitchAction
-from pointsman.planner.core.switch_guards import History, SwitchRecord, against_switch, switches_at_a_time
-from pointsman.planner.core.types import Policy, Switch
+from pointsman.planner.core.switch_guards import (
+    History,
+    SwitchRecord,
+    against_switch,
+    switches_at_a_time,
+    switches_now,
+)
+from pointsman.planner.core.types import Bounds, Layout, Policy, Switch, WorkerCondition
 from unit.planner.scenes import SHORT, observed
 
 
@@ -35,6 +43,17 @@ def test_each_worker_may_go_and_come_back_in_ten_minutes(prefill: int, decode: i
     assert wait.why == f"{most} switches in the last 10 minutes, at most {most} are allowed"
     wait = against_switch(switch, seen, policy, History(recent[1:]))
     assert wait is None or "switches" not in wait.why
+
+
+def test_what_is_left_of_a_switch_was_wanted_for_long_enough() -> None:
+    wants = History(wanting=Layout(4, 2), wanting_ticks=3)
+    assert wants.begun([], Layout(2, 4), 5.0) == wants
+    begun = wants.begun([Role.PREFILL], Layout(3, 3), 5.0)
+    assert begun == replace(wants, switches=(SwitchRecord(5.0, Role.PREFILL),))
+    both = begun.begun([Role.PREFILL], Layout(4, 2), 7.5)
+    assert (len(both.switches), both.wanting, both.wanting_ticks) == (2, None, 0)
+    assert wants.begun([Role.DECODE], Layout(1, 5), 5.0).wanting is None, "somebody did the opposite"
+    assert len(both.begun([], Layout(4, 2), 606.0).switches) == 1, "the first is more than ten minutes ago"
 
 
 def test_the_field_says_so() -> None:

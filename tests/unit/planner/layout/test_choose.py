@@ -39,7 +39,7 @@ def looks(count: int, seen: Observation, policy: Policy, want: Targets) -> Decis
     """The decision at the last of so many looks at the same."""
     state, at = KNOWN, point()
     for _ in range(count):
-        state, decision = layout(state, seen, policy, seen.at_s, want, at)
+        state, decision = layout(state, seen, policy, want, at)
     return decision
 
 
@@ -116,7 +116,7 @@ def test_no_decode_worker_is_switched_where_its_streams_would_lose_more_than_pro
     for output, switched in ((800, False), (100, True)):
         at, state = point(4000, output), KNOWN
         for _ in range(3):
-            state, decision = layout(state, seen, EAGER, 100.0, needs, at)
+            state, decision = layout(state, seen, EAGER, needs, at)
         assert bool(decision.switches) is switched
 
 
@@ -129,7 +129,7 @@ def two_more_prefill(switched_s: float | None = None) -> Decision:
     recent = () if switched_s is None else tuple(SwitchRecord(switched_s, Role.PREFILL) for _ in range(12))
     state = replace(KNOWN, history=History(recent))
     for _ in range(10):
-        state, decision = layout(state, seen, EAGER, 700.0, short, point())
+        state, decision = layout(state, seen, EAGER, short, point())
         if decision.switches:
             break
     return decision
@@ -157,9 +157,16 @@ def test_a_switch_is_as_large_as_its_limit_leaves() -> None:
     """Two of ten may switch at a time, but only one more of twenty in ten minutes."""
     seen, policy = observed(100.0, None, prefill=8, decode=2), replace(EAGER, max_gpus=10)
     state = replace(KNOWN, history=History(tuple(SwitchRecord(0.0, Role.DECODE) for _ in range(19))))
-    _, decision = layout(state, seen, policy, 100.0, wanted((6, 4), (6, 4)), point())
+    _, decision = layout(state, seen, policy, wanted((6, 4), (6, 4)), point())
     assert [switch.count for switch in decision.switches] == [1]
     assert (decision.prefill, decision.decode) == (7, 3)
+
+
+def test_a_switch_back_is_wanted_for_as_long_although_the_first_was_too_fast_to_be_seen() -> None:
+    state = replace(KNOWN, history=History(wanting=Layout(4, 2), wanting_ticks=3))
+    calm = replace(wanted((3, 3), (3, 3)), backlog=0.0)
+    state, decision = layout(state, observed(100.0, None, prefill=4, decode=2), EAGER, calm, point())
+    assert (decision.changes_layout, state.history.wanting_ticks) == (False, 1)
 
 
 def test_a_shortage_that_is_too_small_for_a_switch_is_answered_by_a_start() -> None:
@@ -321,12 +328,12 @@ def test_nobody_is_started_while_what_is_spare_is_as_many_as_what_is_lacking(
     seen, policy, want = case
     policy, state = replace(policy, min_gpus=0), KNOWN
     for _ in range(count):
-        state, decision = layout(state, seen, policy, seen.at_s, want, point())
+        state, decision = layout(state, seen, policy, want, point())
     now = seen.committed(Role.PREFILL), seen.committed(Role.DECODE)
     moved = sum(s.count if s.target is Role.PREFILL else -s.count for s in decision.switches)
     least = most = moved  # switches that are made, or are to come
-    if state.wanting is not None and not moved:
-        least, most = sorted((0, state.wanting[0] - now[0]))
+    if state.history.wanting is not None and not moved:
+        least, most = sorted((0, state.history.wanting[0] - now[0]))
     ways = [(now[0] + n, now[1] - n) for n in range(least, most + 1)]
     started = []
     for way in ways:

@@ -62,6 +62,7 @@ def decide(
     """
     next_tick = NextTick(policy.interval_s)
     policy = with_pods_start(policy, observation.pods_start_s)
+    state = seen_switching(state, observation, policy)  # also where nothing is known of the load
     # 1. Freeze where nothing is known of the load.
     load = observation.load
     if load is None or observation.age_s > policy.stale_after_s:
@@ -71,7 +72,7 @@ def decide(
         stays = _stay(observation, Reason.STALE_METRICS, why)
         return _frozen(state, observation, policy, now_s), keep_encode_pool(stays, observation, policy), next_tick
     # 2. Learn.
-    state = seen_switching(learn(state, observation, load, policy, base), observation, policy)
+    state = learn(state, observation, load, policy, base)
     model = model_of(state, base, policy.tuning)
     if model is None or state.lengths.prompt_tokens is None:
         stays = _stay(observation, Reason.NOT_ENOUGH_DATA, decisions.NOTHING_MEASURED)
@@ -98,7 +99,7 @@ def decide(
         decision = _stay(observation, Reason.PLAN_IN_PROGRESS, decisions.PLAN_EXECUTING)
         state = replace(state, unwanted_s=None)
     else:
-        state, decision = layout(state, counted, within, now_s, wanted, point)
+        state, decision = layout(state, counted, within, wanted, point)
         decision = _awaiting(add_stuck_workers(decision, observation, counted, policy), observation)
         state, decision = withdrawal(state, decision, observation, policy)
     decision = add_encode_decision(decision, observation, policy, shares)
@@ -112,7 +113,7 @@ def _frozen(state: State, observation: Observation, policy: Policy, now_s: float
     return replace(
         state, forecaster=gap, leads=seen_starting(state, observation, policy),
         encode=state.encode.observe(replace(observation, encode=None), policy),
-        wanting=None, wanting_ticks=0, unwanted_s=None,
+        history=state.history.nothing_wanted(), unwanted_s=None,
     )  # fmt: skip
 
 
@@ -232,18 +233,15 @@ def _imagined(
     fleet = fleet.with_queue(point, load.arrivals_per_s, observation.window_s, now_s)
     usual = policy.tuning.queued_per_worker * sum(fleet.serving(role, now_s) for role in LANGUAGE_ROLES)
     seen = replace(seen, service=Service(held=usual + fleet.backlog))
-    imagined = replace(
-        state, memory=fleet.memory, history=fleet.history, wanting=fleet.wanting, wanting_ticks=fleet.wanting_ticks,
-        leads=fleet.leads(state.leads, lead_s, now_s),
-    )  # fmt: skip
+    leads = fleet.leads(state.leads, lead_s, now_s)
+    imagined = replace(state, memory=fleet.memory, history=fleet.history, leads=leads)
     imagined, wanted = _targets(imagined, seen, policy, load, point)
     if not fleet.switches(now_s):
-        imagined, decision = layout(imagined, seen, policy, now_s, wanted, point)
+        imagined, decision = layout(imagined, seen, policy, wanted, point)
         fleet = fleet.carried_out(decision, now_s, lead_s, state.switch_leads.lead_s(policy.tuning))
-    fleet = replace(
-        fleet, memory=imagined.memory, history=imagined.history, wanting=imagined.wanting,
-        wanting_ticks=imagined.wanting_ticks,
-    )  # fmt: skip
+        begun = [switch.target for switch in decision.switches for _ in range(switch.count)]
+        imagined = replace(imagined, history=imagined.history.begun(begun, decision.layout, now_s))
+    fleet = replace(fleet, memory=imagined.memory, history=imagined.history)
     prefill, decode = (fleet.serving(role, now_s) for role in LANGUAGE_ROLES)
     scv, holds_back = state.forecaster.dispersion, policy.flow_control
     kept = point.attainment(rate_per_s, scv, prefill, decode, holds_back=holds_back) if prefill and decode else 0.0

@@ -14,7 +14,7 @@ from pointsman.planner.core.hysteresis import RaiseHoldoff
 from pointsman.planner.core.prediction_score import Score
 from pointsman.planner.core.sizing.pool_targets import Memory
 from pointsman.planner.core.tuning import SHIPPED, Tuning
-from pointsman.planner.core.types import Layout, Load, Observation, Policy
+from pointsman.planner.core.types import Load, Observation, Policy, WorkerCondition
 from pointsman.planner.core.virtual_fleet import VirtualFleet
 from pointsman.planner.core.workload.arrival_forecast import RateForecaster
 from pointsman.planner.core.workload.length_variability import Shape
@@ -45,8 +45,6 @@ class State:
     routing: RaiseHoldoff = field(default_factory=RaiseHoldoff)  # of the threshold
     score: Score = field(default_factory=Score)
     history: switch_guards.History = field(default_factory=switch_guards.History)
-    wanting: Layout | None = None  # the switch the last ticks would have liked, as the layout after it
-    wanting_ticks: int = 0
     virtual: VirtualFleet | None = None  # where decisions are not carried out
     unwanted_s: float | None = None  # for so long the plan that awaits approval was seen not to be wanted
 
@@ -106,12 +104,15 @@ def seen_starting(state: State, observation: Observation, policy: Policy) -> Lea
 
 
 def seen_switching(state: State, observation: Observation, policy: Policy) -> State:
-    """With the switches that have begun, where those decided are not made at once, and how long the last ones took."""
-    state = replace(state, switch_leads=state.switch_leads.observe(observation, policy.tuning))
-    history = state.history.look(observation, policy)
-    if set(history.switching) <= set(state.history.switching):
-        return replace(state, history=history)
-    return replace(state, history=history, wanting=None, wanting_ticks=0)  # done: the next is another one
+    """With the switches that have begun since the last look, and how long the last ones took."""
+    known = {name for name, _, _ in state.switch_leads.running}
+    switching = (w for w in observation.workers if w.condition is WorkerCondition.SWITCHING)
+    begun = [w.role for w in switching if w.name not in known]
+    return replace(
+        state,
+        switch_leads=state.switch_leads.observe(observation, policy.tuning),
+        history=state.history.begun(begun, observation.layout, observation.at_s),
+    )
 
 
 def model_of(state: State, base: PerformanceModel | None, tuning: Tuning = SHIPPED) -> PerformanceModel | None:

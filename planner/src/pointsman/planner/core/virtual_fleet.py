@@ -11,14 +11,13 @@ from pointsman.planner.core.engine.startup_time import Begun, Leads
 from pointsman.planner.core.sizing.operating_point import OperatingPoint
 from pointsman.planner.core.sizing.pool_targets import Memory
 from pointsman.planner.core.switch_guards import History
-from pointsman.planner.core.types import Decision, Layout, Observation, Worker, WorkerCondition
+from pointsman.planner.core.types import Decision, Observation, Worker, WorkerCondition
 
 
 @dataclass(frozen=True, slots=True)
 class VirtualWorker:
     """``ready_s``: when it serves, or served first, in ``role``; ``switched``: it had the other role before."""
 
-    name: str
     role: Role
     ready_s: float
     switched: bool = False
@@ -28,7 +27,7 @@ class VirtualWorker:
         condition = WorkerCondition.ACTIVE
         if self.ready_s > now_s:
             condition = WorkerCondition.SWITCHING if self.switched else WorkerCondition.STARTING
-        return Worker(self.name, self.role, condition, gpus)
+        return Worker("", self.role, condition, gpus)  # nothing that is estimated reads its name
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +37,13 @@ class VirtualFleet:
     workers: tuple[VirtualWorker, ...]
     memory: Memory = field(default_factory=Memory)
     history: History = field(default_factory=History)
-    wanting: Layout | None = None
-    wanting_ticks: int = 0
     backlog: float = 0.0
-    named: int = 0  # workers that were started so far
 
     @classmethod
     def of(cls, observation: Observation) -> "VirtualFleet":
         """The workers that the service has, or soon will have."""
         there = (w for w in observation.workers if w.condition is not WorkerCondition.DRAINING)
-        return cls(tuple(VirtualWorker(w.name, w.role, observation.at_s) for w in there))
+        return cls(tuple(VirtualWorker(w.role, observation.at_s) for w in there))
 
     def serving(self, role: Role, now_s: float) -> int:
         """Workers that serve a role."""
@@ -60,7 +56,7 @@ class VirtualFleet:
     def leads(self, leads: Leads, lead_s: float, now_s: float) -> Leads:
         """``leads`` with the workers of this fleet that start, instead of those of the service."""
         starting = (w for w in self.workers if w.ready_s > now_s and not w.switched)
-        begun = tuple((w.name, w.role, w.ready_s - lead_s, Begun.TIMED) for w in starting)
+        begun = tuple(("", w.role, w.ready_s - lead_s, Begun.TIMED) for w in starting)
         return replace(leads, starting=begun, overtaken_s=None)
 
     def with_queue(self, point: OperatingPoint, arrivals_per_s: float, window_s: float, now_s: float) -> "VirtualFleet":
@@ -75,17 +71,15 @@ class VirtualFleet:
 
     def carried_out(self, decision: Decision, now_s: float, lead_s: float, switch_s: float) -> "VirtualFleet":
         """With what a decision changes: workers switch, start or are removed; those that do not serve go first."""
-        workers, named = list(self.workers), self.named
+        workers = list(self.workers)
         for switch in decision.switches:
             able = [w for w in workers if w.role is switch.source and w.ready_s <= now_s]
             for worker in able[: switch.count]:
                 workers.remove(worker)
-                workers.append(VirtualWorker(worker.name, switch.target, now_s + switch_s, switched=True))
+                workers.append(VirtualWorker(switch.target, now_s + switch_s, switched=True))
         for role, replicas in ((Role.PREFILL, decision.prefill), (Role.DECODE, decision.decode)):
             of_role = sorted((w for w in workers if w.role is role), key=lambda w: w.ready_s)
             for worker in of_role[replicas:]:
                 workers.remove(worker)
-            for _ in range(replicas - len(of_role)):
-                named += 1
-                workers.append(VirtualWorker(f"virtual-{named}", role, now_s + lead_s))
-        return replace(self, workers=tuple(workers), named=named)
+            workers += [VirtualWorker(role, now_s + lead_s)] * (replicas - len(of_role))
+        return replace(self, workers=tuple(workers))

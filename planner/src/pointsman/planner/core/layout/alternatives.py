@@ -34,7 +34,7 @@ def considered(choice: Choice) -> tuple[Alternative, ...]:
 def _ways(choice: Choice, chosen: Way) -> list[Way]:
     now, wanted, switches = choice.now, choice.wanted, choice.policy.role_switch
     need, wants = wanted.minimum, Layout(wanted.prefill, wanted.decode)
-    layouts = [need.most(choice.target), wants, need, choice.state.wanting or now]
+    layouts = [need.most(choice.target), wants, need, choice.state.history.wanting or now]
     layouts += [Layout(now.prefill + p, now.decode + d) for p, d in _NEIGHBOURS if switches or p * d == 0]
     ways = [chosen, Way(now, now)]
     if choice.step.after != now:  # by starts alone

@@ -21,15 +21,15 @@ _ONE_SHORT: Final = (Reason.PREFILL_SHORT, Reason.DECODE_SHORT)
 
 
 def layout(
-    state: State, observation: Observation, policy: Policy, now_s: float, wanted: Targets, point: OperatingPoint
+    state: State, observation: Observation, policy: Policy, wanted: Targets, point: OperatingPoint
 ) -> tuple[State, Decision]:
     """The decision but for its routing numbers, and the state that remembers it."""
     now, over = observation.layout, beyond_budget(observation, policy)
     # 1. Switches. A plan for more than the budget is refused: none before what is beyond it has gone.
     if over:
-        state, step = replace(state, wanting=None, wanting_ticks=0), SwitchStep(now, now)
+        state, step = replace(state, history=state.history.nothing_wanted()), SwitchStep(now, now)
     else:
-        state, step = switch(state, observation, policy, now_s, wanted, point)
+        state, step = switch(state, observation, policy, wanted, point)
     # 2. Starts and removals
     known = state.requests >= policy.tuning.ready_requests
     target = scaled(observation, policy, wanted, step) if known or over else step.after
@@ -57,20 +57,15 @@ def layout(
     )  # fmt: skip
     if unchanged:
         return state, decision
-    # 5. What is remembered of it
     switches = switches_between(now, step.after)
-    if switches and state.wanting == step.after and policy.switches_at_once:
-        # What is left of it was seen for long enough already, and so was what is not made at once.
-        state = replace(state, wanting=None, wanting_ticks=0)
     # What starts would be enough, what serves is not; or the role that lacks more gets a worker of the other one.
     if switches and (reason in _ENOUGH or (reason in _ONE_SHORT and target.total == now.total)):
         reason = Reason.PREFILL_SHORT if switches[0].target is Role.PREFILL else Reason.DECODE_SHORT
     change = layouts.change(in_short(now, step.after, target), now, target, reason)
-    decision = replace(
+    return state, replace(
         decision, reason=reason, message=sentences(change, *words),
         prefill=target.prefill, decode=target.decode, switches=switches, changes_layout=True,
     )  # fmt: skip
-    return replace(state, history=state.history.remember(switches, now_s, policy)), decision
 
 
 def _why(choice: Choice, is_limited: bool, over: bool) -> tuple[Reason, list[str]]:

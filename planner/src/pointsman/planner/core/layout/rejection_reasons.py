@@ -72,7 +72,7 @@ def _worse(choice: Choice, way: Way, attainment: float) -> Iterator[str]:
     """What is too few for the need, and switches that must wait or do not help."""
     state, observation, policy, wanted = choice.state, choice.observation, choice.policy, choice.wanted
     (layout, switched), now, step = way, choice.now, choice.step
-    gains = 0 if (state.wanting or now).prefill > now.prefill else 1
+    gains = 0 if (state.history.wanting or now).prefill > now.prefill else 1
     if step.deferred is not None and layout[gains] > (now if switched != now else choice.target)[gains]:
         yield layouts.deferred(step.deferred)
     if any(has < min(chosen, need) for has, chosen, need in zip(layout, choice.target, wanted.minimum, strict=True)):

@@ -29,24 +29,26 @@ class SwitchStep:
 
 
 def switch(
-    state: State, observation: Observation, policy: Policy, now_s: float, wanted: Targets, point: OperatingPoint
+    state: State, observation: Observation, policy: Policy, wanted: Targets, point: OperatingPoint
 ) -> tuple[State, SwitchStep]:
     """What switches, and the state that remembers what would."""
-    now, calm = observation.layout, replace(state, wanting=None, wanting_ticks=0)
+    now, history = observation.layout, state.history
+    calm = replace(state, history=history.nothing_wanted())
     if not policy.role_switch:
         return calm, SwitchStep(now, now)
     best = _best_switch(observation, policy, wanted, state, point)
     if best == now:
         return calm, SwitchStep(now, now)
-    same_way = state.wanting is not None and (state.wanting[0] > now[0]) == (best[0] > now[0])
-    state = replace(state, wanting=best, wanting_ticks=state.wanting_ticks + 1 if same_way else 1)
+    same_way = history.wanting is not None and (history.wanting[0] - now[0]) * (best[0] - now[0]) > 0
+    history = replace(history, wanting=best, wanting_ticks=history.wanting_ticks + 1 if same_way else 1)
+    state = replace(state, history=history)
     gives = Role.DECODE if best[0] > now[0] else Role.PREFILL
-    best = _step(now, best, switch_guards.switches_now(gives, observation, policy, state.history))
+    best = _step(now, best, switch_guards.switches_now(gives, observation, policy, history))
     sustained = 1 if _fails(observation, policy, wanted) else policy.tuning.switch_evaluations
-    if state.wanting_ticks < sustained:
-        return state, SwitchStep(now, best, guards.evaluations(state.wanting_ticks, sustained), answered=True)
+    if history.wanting_ticks < sustained:
+        return state, SwitchStep(now, best, guards.evaluations(history.wanting_ticks, sustained), answered=True)
     for switch in switches_between(now, best):
-        why = switch_guards.against_switch(switch, observation, policy, state.history)
+        why = switch_guards.against_switch(switch, observation, policy, history)
         if why is not None:
             soon = why.seconds <= state.leads.lead_s(policy.start_s)
             return state, SwitchStep(now, now, why.why, answered=soon)
