@@ -45,6 +45,22 @@ def test_each_worker_may_go_and_come_back_in_ten_minutes(prefill: int, decode: i
     assert wait is None or "switches" not in wait.why
 
 
+def test_no_more_workers_switch_than_leave_min_replicas_that_serve() -> None:
+    seen, policy = observed(0, SHORT, 2, 5), Policy(decode=Bounds(2, 8), max_in_transition_share=0.5)
+    assert switches_now(Role.DECODE, seen, policy, History()) == 3
+    starting = replace(seen.workers[-1], condition=WorkerCondition.STARTING)
+    unread = replace(seen.workers[-2], condition=WorkerCondition.UNREACHABLE)
+    seen = replace(seen, workers=(*seen.workers[:-2], unread, starting))
+    assert switches_now(Role.DECODE, seen, policy, History()) == 1
+    one = Switch(Role.DECODE, Role.PREFILL, 1)
+    assert against_switch(one, seen, policy, History()) is None
+    policy = replace(policy, decode=Bounds(3, 8))
+    assert switches_now(Role.DECODE, seen, policy, History()) == 1
+    wait = against_switch(one, seen, policy, History())
+    assert wait is not None
+    assert wait.why == "decode would have fewer workers than minReplicas, 3"
+
+
 def test_what_is_left_of_a_switch_was_wanted_for_long_enough() -> None:
     wants = History(wanting=Layout(4, 2), wanting_ticks=3)
     assert wants.begun([], Layout(2, 4), 5.0) == wants

@@ -162,6 +162,17 @@ def test_a_switch_is_as_large_as_its_limit_leaves() -> None:
     assert (decision.prefill, decision.decode) == (7, 3)
 
 
+def test_a_switch_is_as_large_as_min_replicas_leave() -> None:
+    """Two of seven may switch at a time, but of five decode workers three serve, and two must."""
+    seen, policy = observed(100.0, None, prefill=2, decode=5), replace(EAGER, max_gpus=7, decode=Bounds(2, 8))
+    unread, starting = (replace(w, condition=c) for w, c in zip(
+        seen.workers[-2:], (WorkerCondition.UNREACHABLE, WorkerCondition.STARTING), strict=True
+    ))  # fmt: skip
+    decision = looks(3, replace(seen, workers=(*seen.workers[:-2], unread, starting)), policy, wanted((5, 2), (5, 2)))
+    assert [switch.count for switch in decision.switches] == [1]
+    assert (decision.prefill, decision.decode) == (3, 4)
+
+
 def test_a_switch_back_is_wanted_for_as_long_although_the_first_was_too_fast_to_be_seen() -> None:
     state = replace(KNOWN, history=History(wanting=Layout(4, 2), wanting_ticks=3))
     calm = replace(wanted((3, 3), (3, 3)), backlog=0.0)

@@ -66,7 +66,8 @@ class Wait(NamedTuple):
 def switches_now(source: Role, observation: Observation, policy: Policy, history: History) -> int:
     """How many workers of a role may change it at once, by all that is counted; at least 1, which may have to wait."""
     free = _most(observation, policy) - len(history.recent(observation.at_s))
-    return max(1, min(switches_at_a_time(observation, policy), free))
+    spare = observation.active(source) - policy.bounds(source).least
+    return max(1, min(switches_at_a_time(observation, policy), free, spare))
 
 
 def against_switch(switch: Switch, observation: Observation, policy: Policy, history: History) -> Wait | None:
