@@ -23,7 +23,6 @@ from pointsman.planner.core.metrics.observe import UNREAD, Reading, Seen, counte
 from pointsman.planner.core.routing.publication import changes, is_due
 from pointsman.planner.core.types import (
     Decision,
-    Layout,
     Observation,
     Policy,
     Reason,
@@ -80,10 +79,9 @@ class _Pods:
 
 @dataclass(frozen=True, slots=True)
 class _InForce:
-    """Plans and routing numbers that are there before the decision. ``asked``: a plan that awaits approval."""
+    """Plans and routing numbers that are there before the decision."""
 
     plans: Sequence[Plan]
-    asked: Plan | None
     routing: Routing | None
 
 
@@ -127,8 +125,7 @@ class Evaluator:
         unread = record.source.unread(
             readings, at_s, settings.stale_after_s, lost_s=ages_of_failed_s(pods.source, pods.gateways)
         )
-        plans = record.plans.known()
-        in_force = _InForce(plans, plan_ledger.asked_of_a_person(plans), record.routing.in_force(service))
+        in_force = _InForce(record.plans.known(), record.routing.in_force(service))
         observed = await self._observe(subject, pods, in_force, at_s, readings, unread)
 
         # 3. Decide.
@@ -190,10 +187,9 @@ class Evaluator:
         readings: Mapping[str, Reading | None],
         unread: Unread,
     ) -> Observation:
-        record, settings, asked = subject.record, subject.settings, in_force.asked
+        record, settings = subject.record, subject.settings
         read = [name for name, reading in readings.items() if reading is not None and name not in unread.late]
         ages_s = pods.ages_s()
-        awaiting = _layout_of(asked) if asked is not None and not _is_of_encode(asked, pods.workers) else None
         # In a thread: the pages of a thousand workers take a quarter of a second.
         observed = await asyncio.to_thread(
             observation,
@@ -207,7 +203,6 @@ class Evaluator:
             routing=_routing(in_force.routing),
             objectives=settings.objectives,
             plan_in_progress=self._in_progress(subject.key, in_force.plans, pods.workers),
-            awaiting_approval=awaiting,
             worker_gpus=subject.service.spec.worker.gpus,
             pods_start_s=self._cluster.start_s(subject.key, subject.service),
             encoders=_seen_encoders(subject, pods),
@@ -215,7 +210,10 @@ class Evaluator:
             encode_gpus=subject.service.spec.gpus_of(Role.ENCODE),
         )
         # Each gets its share of what all may have under way; one that is not ready gets no new requests.
-        observed = replace(observed, gateways=max(1, sum(each.is_ready for each in pods.gateways.values())))
+        gateways = max(1, sum(each.is_ready for each in pods.gateways.values()))
+        asked = plan_ledger.asked_of_a_person(in_force.plans, subject.policy.spec, observed.pools)
+        awaiting = asked.spec.target if asked is not None else None
+        observed = replace(observed, gateways=gateways, awaiting_approval=awaiting)
         if record.last is not None and record.last.decision.reason is not Reason.STALE_METRICS:
             return counted_once(observed, record.last.observation)
         return observed
@@ -285,13 +283,12 @@ class Evaluator:
         self, subject: _Subject, in_force: _InForce, observed: Observation, decision: Decision
     ) -> dict[str, Any] | None:
         """The manifest of a plan that is to be written, with a number of its own."""
-        layout: tuple[int, ...] = (observed.committed(Role.PREFILL), observed.committed(Role.DECODE))
-        if decision.encode is not None and observed.encode_replicas is not None:
-            layout = (*layout, observed.encode_replicas)
+        layout = observed.pools[: len(decision.target)]
         news = plan_ledger.news(decision, in_force.plans, subject.policy.spec, layout, self._clock.now())
         if news is None:
             return None
-        return self._plan(subject, subject.record.plans.next_sequence(), news, layout, in_force.asked)
+        asked = plan_ledger.asked_of_a_person(in_force.plans, subject.policy.spec, observed.pools)
+        return self._plan(subject, subject.record.plans.next_sequence(), news, layout, asked)
 
     async def _write(self, subject: _Subject, plan: dict[str, Any] | None) -> bool:
         """Whether anything was written."""
@@ -373,16 +370,12 @@ def _with_unread(subject: _Subject, pods: _Pods, observed: Observation, decision
     return decision
 
 
-def _layout_of(plan: Plan) -> Layout:
-    return Layout(plan.spec.replicas(Role.PREFILL), plan.spec.replicas(Role.DECODE))
-
-
 def _is_of_encode(plan: Plan, workers: Sequence[tuple[object, Worker]]) -> bool:
     """Whether a plan leaves prefill and decode as they are, and is about the encode pool."""
     if Role.ENCODE not in plan.spec.roles or plan.spec.switches:
         return False
     there = [worker.role for _, worker in workers if worker.condition is not WorkerCondition.DRAINING]
-    return _layout_of(plan) == (there.count(Role.PREFILL), there.count(Role.DECODE))
+    return plan.spec.target[:2] == (there.count(Role.PREFILL), there.count(Role.DECODE))
 
 
 def _encode_replicas(service: LLMService, encoders: Sequence[tuple[object, Worker]]) -> int | None:

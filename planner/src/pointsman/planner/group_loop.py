@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pointsman.api.v1alpha1.conditions import PlannerHealth
 from pointsman.api.v1alpha1.elasticgroup import ElasticGroup
-from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
+from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy, PlannerPolicySpec
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
 from pointsman.kube.errors import KubeError
@@ -188,7 +188,7 @@ class GroupPlanner:
         ages_s = ages_of_failed_s(source, named)
         unread = record.source.unread(readings, at_s, settings.stale_after_s, of_manager, lost_s=ages_s)
         pods = {name: target.pod.metadata.name for name, target in named.items()}
-        observed = self._observed(key, group, settings, source, record, at_s, unread, pods)
+        observed = self._observed(key, group, policy.spec, settings, source, record, at_s, unread, pods)
         bounds = Bounds(group.spec.instances.min_replicas, group.spec.instances.max_replicas)
         record.state, decision = decide(record.state, observed, settings, bounds, at_s)
         record.decided_on = None if decision.reason is Reason.STALE_METRICS else observed.seen
@@ -223,6 +223,7 @@ class GroupPlanner:
         self,
         key: ServiceKey,
         group: ElasticGroup,
+        policy: PlannerPolicySpec,
         settings: Policy,
         source: Scraper | PrometheusReadings,
         record: _GroupRecord,
@@ -234,7 +235,7 @@ class GroupPlanner:
         manager = self._cluster.manager(key)
         manager_name = _prefix(key) + manager.key if manager is not None else ""
         plans = record.plans.known()
-        asked = plan_ledger.asked_of_a_person(plans)
+        asked = plan_ledger.asked_of_a_person(plans, policy, (group.spec.instances.replicas,))
         manager_reading = source.reading(manager_name) if manager is not None else None
         seen = seen_by_gateways(
             settings.objectives,
@@ -282,7 +283,7 @@ class GroupPlanner:
             record.plans.saved()
             record.saved_summary, record.saved_at_s, record.has_unsaved_plan = said, now_s, False
         if news is not None:
-            asked = plan_ledger.asked_of_a_person(plans)
+            asked = plan_ledger.asked_of_a_person(plans, policy.spec, layout)
             await record.plans.create(
                 plan_ledger.plan_manifest(
                     namespace=key[0],

@@ -97,12 +97,11 @@ def decide(
     # 7. The layout, or what is awaited.
     if _awaits_plan(observation):
         decision = _stay(observation, Reason.PLAN_IN_PROGRESS, decisions.PLAN_EXECUTING)
-        state = replace(state, unwanted_s=None)
     else:
         state, decision = layout(state, counted, within, wanted, point)
-        decision = _awaiting(add_stuck_workers(decision, observation, counted, policy), observation)
-        state, decision = withdrawal(state, decision, observation, policy)
-    decision = add_encode_decision(decision, observation, policy, shares)
+        decision = add_stuck_workers(decision, observation, counted, policy)
+    decision = _awaiting(add_encode_decision(decision, observation, policy, shares), observation, policy)
+    state, decision = withdrawal(state, decision, observation, policy)
     decision = without_removals(decision, observation, policy)
     return state, _with_routing(decision, routing, policy), next_tick
 
@@ -281,12 +280,13 @@ def _stay(observation: Observation, reason: Reason, message: str) -> Decision:
     )
 
 
-def _awaiting(decision: Decision, observation: Observation) -> Decision:
-    """The decision, unless a person has the plan for the same layout already: then that is what is said."""
-    if not decision.changes_layout or decision.layout != observation.awaiting_approval:
+def _awaiting(decision: Decision, observation: Observation, policy: Policy) -> Decision:
+    """The decision, unless a person has the plan for the same pools already: then that is what is said."""
+    if not decision.changes_pools or decision.target != observation.awaiting_approval:
         return decision
     stays = _stay(observation, Reason.AWAITING_APPROVAL, decisions.awaits_approval(decision.message))
-    return replace(stays, inputs=decision.inputs, alternatives=decision.alternatives)
+    stays = replace(stays, inputs=decision.inputs, alternatives=decision.alternatives)
+    return keep_encode_pool(stays, observation, policy)
 
 
 def _with_routing(decision: Decision, routing: RoutingNumbers, policy: Policy) -> Decision:

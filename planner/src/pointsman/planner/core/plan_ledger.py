@@ -4,13 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
-from pointsman.api.protocol.names import API_VERSION, LANGUAGE_ROLES, SERVICE_LABEL, Role, workers_in_words
-from pointsman.api.v1alpha1.plan import MAX_ALTERNATIVES, MAX_INPUTS, Plan, PlanPhase
+from pointsman.api.protocol.names import API_VERSION, SERVICE_LABEL, Role
+from pointsman.api.v1alpha1.plan import MAX_ALTERNATIVES, MAX_INPUTS, Plan, PlanPhase, PlanSpec, PlanSwitch
 from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicySpec
 from pointsman.planner.core.elastic.types import GroupDecision
 from pointsman.planner.core.messages import plans as text
 from pointsman.planner.core.tuning import SHIPPED
-from pointsman.planner.core.types import Decision
+from pointsman.planner.core.types import Decision, target_in_words
 
 BEGIN_WITHIN: Final = timedelta(seconds=60)  # of a plan that needs nobody: older news is not acted on
 _MESSAGE_LIMIT: Final = 1000
@@ -30,10 +30,10 @@ def news(
     if decision.changes_pools and (policy.mode is Mode.EXTERNAL or _too_soon(plans, decision.target, policy, now)):
         decision = decision.without_change(layout)
     # Nobody scales prefill, decode or instances to none; encode workers may be none.
-    return decision if min(decision.target[:2]) >= 1 and _is_news(decision, plans) else None
+    return decision if min(decision.target[:2]) >= 1 and _is_news(decision, plans, policy, layout) else None
 
 
-def _is_news(decision: AnyDecision, plans: Iterable[Plan]) -> bool:
+def _is_news(decision: AnyDecision, plans: Iterable[Plan], policy: PlannerPolicySpec, layout: tuple[int, ...]) -> bool:
     """Whether a plan is withdrawn, or the layout changes to another one than that of the newest plan.
 
     (In Shadow nothing is carried out, so the same decision comes again every tick. Elsewhere it comes again where a
@@ -46,7 +46,8 @@ def _is_news(decision: AnyDecision, plans: Iterable[Plan]) -> bool:
     newest = max(written, key=_sequence, default=None)
     if newest is None or not newest.spec.changes_layout:
         return True
-    return newest.spec.target != decision.target or _tried(newest)
+    another = newest.spec.target != decision.target or _tried(newest)
+    return another or (awaits_approval(newest) and not needs_approval(decision, policy, layout))
 
 
 def _too_soon(plans: Iterable[Plan], layout: tuple[int, ...], policy: PlannerPolicySpec, now: datetime) -> bool:
@@ -73,12 +74,15 @@ def _too_soon(plans: Iterable[Plan], layout: tuple[int, ...], policy: PlannerPol
     return -retry_s <= passed_s < wait_s  # an end far ahead is a wall clock that was set back: it is not waited for
 
 
-def asked_of_a_person(plans: Sequence[Plan]) -> Plan | None:
-    """The newest plan that changes the layout, if it awaits approval and was not withdrawn."""
+def asked_of_a_person(plans: Sequence[Plan], policy: PlannerPolicySpec, now: tuple[int, ...]) -> Plan | None:
+    """The newest plan that changes the layout, if it awaits approval and was not withdrawn.
+
+    None if the policy was edited and asks nobody for that change any more: it need not wait.
+    """
     newest = max((plan for plan in plans if plan.spec.changes_layout), key=_sequence, default=None)
     if newest is None or any(plan.spec.withdraws == newest.metadata.name for plan in plans):
         return None
-    return newest if awaits_approval(newest) else None
+    return newest if awaits_approval(newest) and needs_approval(newest.spec, policy, now) else None
 
 
 def awaits_approval(plan: Plan) -> bool:
@@ -121,17 +125,18 @@ def next_sequence(plans: Iterable[Plan], remembered: int) -> int:
     return max([remembered, *(plan.spec.sequence for plan in plans)]) + 1
 
 
-def needs_approval(decision: AnyDecision, policy: PlannerPolicySpec, now: tuple[int, ...]) -> bool:
+def needs_approval(change: AnyDecision | PlanSpec, policy: PlannerPolicySpec, now: tuple[int, ...]) -> bool:
     """Whether a person must approve: the mode says so for every switch and scale, or the policy for this action."""
-    if not decision.changes_pools:
+    if not (change.changes_layout if isinstance(change, PlanSpec) else change.changes_pools):
         return False
-    actions, more = policy.actions, [after - before for after, before in zip(decision.target, now, strict=True)]
-    for switch in decision.switches:  # what is left is started or removed, also one in the place of another
-        moved = switch.count if switch.target is Role.PREFILL else -switch.count
+    actions, more = policy.actions, [after - before for after, before in zip(change.target, now, strict=False)]
+    for switch in change.switches:  # what is left is started or removed, also one in the place of another
+        target = switch.to_role if isinstance(switch, PlanSwitch) else switch.target
+        moved = switch.count if target is Role.PREFILL else -switch.count
         more[0], more[1] = more[0] - moved, more[1] + moved
     return (
         policy.mode is Mode.APPROVE
-        or bool(decision.switches and actions.role_switch.needs_approval)
+        or bool(change.switches and actions.role_switch.needs_approval)
         or (max(more) > 0 and actions.scale_out.needs_approval)
         or (min(more) < 0 and actions.scale_in.needs_approval)
     )
@@ -213,9 +218,7 @@ def _by_pool(target: tuple[int, ...]) -> dict[str, int]:
 
 def _in_words(target: tuple[int, ...]) -> str:
     """For example 1P2D, 1E1P2D, or 4 for instances."""
-    if len(target) == 1:
-        return str(target[0])
-    return workers_in_words(dict(zip((*LANGUAGE_ROLES, Role.ENCODE), target, strict=False)))
+    return str(target[0]) if len(target) == 1 else target_in_words(target)
 
 
 def outdated(plans: Iterable[Plan], kept: int) -> list[Plan]:

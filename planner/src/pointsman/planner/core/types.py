@@ -8,16 +8,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from pointsman.api.protocol.names import Role
+from pointsman.api.protocol.names import LANGUAGE_ROLES, Role, workers_in_words
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.tuning import SHIPPED, Tuning
 from pointsman.serving.flow_control import UNBOUNDED, FlowBounds
 from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET
-
-
-def other(role: Role) -> Role:
-    """The role a switch would give."""
-    return Role.DECODE if role is Role.PREFILL else Role.PREFILL
 
 
 class Layout(NamedTuple):
@@ -45,6 +40,11 @@ class Layout(NamedTuple):
     def has(self, other: "Layout") -> bool:
         """Whether no role has fewer than in ``other``."""
         return self.prefill >= other.prefill and self.decode >= other.decode
+
+
+def target_in_words(target: tuple[int, ...]) -> str:
+    """``Plan.spec.target`` of a service: 1P2D, or 1E1P2D."""
+    return workers_in_words(dict(zip((*LANGUAGE_ROLES, Role.ENCODE), target, strict=False)))
 
 
 class WorkerCondition(StrEnum):
@@ -176,7 +176,7 @@ class Observation:
     gateways_age_s: float | None = None  # of the oldest page; infinite: one was never read; None: nobody says
     workers_age_s: float | None = None  # … of those that serve
     plan_in_progress: bool = False  # the operator is still executing a plan's switches or scaling
-    awaiting_approval: Layout | None = None  # of the plan that waits for a person
+    awaiting_approval: tuple[int, ...] | None = None  # ``Plan.spec.target`` of the plan that waits for a person
     encode_workers: tuple[Worker, ...] = ()  # they run another engine: no role switch reaches them
     encode_replicas: int | None = None  # that are asked for; None: as many as there are
     encode_gpus: int = 1  # of one encode worker, also where none is there
@@ -222,6 +222,14 @@ class Observation:
     def layout(self) -> Layout:
         """Workers of each role that serve or soon will."""
         return Layout(self.committed(Role.PREFILL), self.committed(Role.DECODE))
+
+    @property
+    def pools(self) -> tuple[int, int, int]:
+        """Replicas that prefill, decode and encode, as ``Plan.spec.target`` has them."""
+        encode = self.encode_replicas
+        if encode is None:
+            encode = sum(w.condition is not WorkerCondition.DRAINING for w in self.encode_workers)
+        return (*self.layout, encode)
 
     @property
     def serving_layout(self) -> Layout:
@@ -287,19 +295,9 @@ class Policy:
     tuning: Tuning = field(default=SHIPPED, repr=False)  # the planner's own constants
 
     @property
-    def switches_at_once(self) -> bool:
-        """Whether a switch that is decided is also made: nobody is asked, and plans are carried out."""
-        return self.mode is Mode.ACTIVE and not self.role_switch_needs_approval
-
-    @property
     def switchable(self) -> bool:
         """Whether a role changes in seconds: nobody is asked, but where somebody is asked for everything."""
         return self.role_switch and not self.role_switch_needs_approval
-
-    @property
-    def only_thinks(self) -> bool:
-        """Whether a layout that is decided stays a thought: nothing will carry it out."""
-        return self.mode in (Mode.SHADOW, Mode.EXTERNAL)
 
     def bounds(self, role: Role) -> Bounds:
         """The replicas a role's pool may have."""
@@ -407,7 +405,7 @@ class Decision:
     @property
     def in_words(self) -> str:
         """For example 1P2D or 1E1P2D."""
-        return f"{'' if self.encode is None else f'{self.encode}E'}{self.layout}"
+        return target_in_words(self.target)
 
     @property
     def changes_pools(self) -> bool:

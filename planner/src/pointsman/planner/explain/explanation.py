@@ -11,7 +11,15 @@ from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.messages import explanations as text
 from pointsman.planner.core.routing.flow_bounds import in_words
 from pointsman.planner.core.routing.publication import Publication, changes
-from pointsman.planner.core.types import Alternative, Decision, Observation, Policy, Reason, WorkerCondition
+from pointsman.planner.core.types import (
+    Alternative,
+    Decision,
+    Observation,
+    Policy,
+    Reason,
+    WorkerCondition,
+    target_in_words,
+)
 from pointsman.planner.core.unreachable_objectives import unreachable_share
 from pointsman.planner.core.what_if import WIDEST, TurningPoint, TurningPoints
 from pointsman.planner.core.workload.seasonality import SeasonalForecast
@@ -157,7 +165,7 @@ def _seen(observation: Observation, decision: Decision, policy: Policy) -> list[
     if observation.plan_in_progress:
         lines.append(text.PLAN_EXECUTING)
     if observation.awaiting_approval is not None:
-        lines.append(text.plan_awaits_approval(str(observation.awaiting_approval)))
+        lines.append(text.plan_awaits_approval(target_in_words(observation.awaiting_approval)))
     return lines
 
 

@@ -104,7 +104,7 @@ def add_encode_decision(decision: Decision, observation: Observation, policy: Po
     if shares.taken_from is not None and decision.changes_layout:
         reason = Reason.UNSATISFIABLE
         message = encoders.taken(shares.taken_from, need, policy.max_gpus, decision.layout)
-    elif only and not decision.withdraws:
+    elif only:
         reason = Reason.ENCODE_SHORT if encode > before else Reason.SPARE_CAPACITY
     elif encode <= has < target.needed_now and reason in (Reason.STEADY, Reason.THRESHOLD, Reason.FLOW_CONTROL):
         reason = Reason.UNSATISFIABLE

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from pointsman.planner.core.messages import decisions
 from pointsman.planner.core.state import State
-from pointsman.planner.core.types import Decision, Layout, Observation, Policy, Reason
+from pointsman.planner.core.types import Decision, Observation, Policy, Reason, target_in_words
 
 
 def withdrawal(state: State, decision: Decision, observation: Observation, policy: Policy) -> tuple[State, Decision]:
@@ -29,14 +29,14 @@ def withdrawal(state: State, decision: Decision, observation: Observation, polic
     )
     if unwanted_s < long_s:
         return replace(state, unwanted_s=unwanted_s), decision
-    message = decisions.withdrawn(str(asked), unwanted_s, decision.message)
+    message = decisions.withdrawn(target_in_words(asked), unwanted_s, decision.message)
     withdrawn = replace(decision, reason=Reason.WITHDRAWN, message=message, withdraws=True)
     return replace(state, unwanted_s=None), withdrawn
 
 
-def _content(decision: Decision, asked: Layout) -> bool:
-    """Whether the layout is left as it is for its own sake: not for a guard, a wait, a limit, or what is unknown."""
-    if decision.changes_layout:
+def _content(decision: Decision, asked: tuple[int, ...]) -> bool:
+    """Whether the pools are left as they are for their own sake: not for a guard, a wait, a limit or the unknown."""
+    if decision.changes_pools:
         return False
-    fewer = asked.total < decision.layout.total  # spare workers are what that plan is about
+    fewer = sum(asked) < sum(decision.target)  # spare workers are what that plan is about
     return decision.reason is Reason.STEADY or (decision.reason is Reason.SPARE_CAPACITY and not fewer)

@@ -11,7 +11,7 @@ def without_removals(decision: Decision, observation: Observation, policy: Polic
 
     It stays as it is where the GPUs exceed the budget, and where a role has no worker.
     """
-    now = (*observation.layout, observation.encode_desired)[: len(decision.target)]
+    now = observation.pools[: len(decision.target)]
     takes = bool(decision.switches) or any(after < before for after, before in zip(decision.target, now, strict=True))
     must = observation.gpus_in_use > policy.max_gpus or min(observation.serving_layout) == 0
     if must or not (observation.unread_gateways and takes):

@@ -16,7 +16,6 @@ from pointsman.planner.core.metrics.scrape_pair import EMPTY, Histogram, Page
 from pointsman.planner.core.types import (
     EncodeLoad,
     EngineSample,
-    Layout,
     Load,
     Objectives,
     Observation,
@@ -148,7 +147,6 @@ def observation(
     plan_in_progress: bool,
     new_gateways: int = 0,
     unreadable_gateways: tuple[str, ...] = (),
-    awaiting_approval: Layout | None = None,
     worker_gpus: int = 1,
     pods_start_s: float | None = None,
     encoders: Sequence[Seen] = (),
@@ -186,7 +184,6 @@ def observation(
         gateways_age_s=math.inf if unreadable_gateways else age_s,
         workers_age_s=max(_known(seen.age_s for seen in serving), default=None),
         plan_in_progress=plan_in_progress,
-        awaiting_approval=awaiting_approval,
         encode_workers=tuple(map(_worker, encoders)),
         encode_replicas=encode_replicas,
         encode_gpus=max(1, encode_gpus),
