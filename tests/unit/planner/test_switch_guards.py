@@ -69,7 +69,8 @@ def test_what_is_left_of_a_switch_was_wanted_for_long_enough() -> None:
     both = begun.begun([Role.PREFILL], Layout(4, 2), 7.5)
     assert (len(both.switches), both.wanting, both.wanting_ticks) == (2, None, 0)
     assert wants.begun([Role.DECODE], Layout(1, 5), 5.0).wanting is None, "somebody did the opposite"
-    assert len(both.begun([], Layout(4, 2), 606.0).switches) == 1, "the first is more than ten minutes ago"
+    later = both.begun([Role.DECODE], Layout(3, 3), 606.0)
+    assert [record.at_s for record in later.switches] == [7.5, 606.0], "the first is more than ten minutes ago"
 
 
 def test_the_field_says_so() -> None:

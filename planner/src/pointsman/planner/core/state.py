@@ -108,11 +108,8 @@ def seen_switching(state: State, observation: Observation, policy: Policy) -> St
     known = {name for name, _, _ in state.switch_leads.running}
     switching = (w for w in observation.workers if w.condition is WorkerCondition.SWITCHING)
     begun = [w.role for w in switching if w.name not in known]
-    return replace(
-        state,
-        switch_leads=state.switch_leads.observe(observation, policy.tuning),
-        history=state.history.begun(begun, observation.layout, observation.at_s),
-    )
+    history = state.history.begun(begun, observation.layout, observation.at_s)
+    return replace(state, history=history, switch_leads=state.switch_leads.observe(observation, policy.tuning))
 
 
 def model_of(state: State, base: PerformanceModel | None, tuning: Tuning = SHIPPED) -> PerformanceModel | None:

@@ -44,9 +44,10 @@ class History:
 
         A decision is no switch: its plan may be refused, wait for a person, or not be written at all.
         """
-        new = (SwitchRecord(now_s, target) for target in targets)
-        history = replace(self, switches=(*self.recent(now_s), *new))
-        if not targets or (self.wanting and any(self.wanting.of(role) > layout.of(role) for role in targets)):
+        if not targets:
+            return self
+        history = replace(self, switches=(*self.recent(now_s), *(SwitchRecord(now_s, role) for role in targets)))
+        if self.wanting and any(self.wanting.of(role) > layout.of(role) for role in targets):
             return history  # what is left of it was wanted for long enough already
         return history.nothing_wanted()
 
