@@ -56,8 +56,8 @@ def drawn(seed: int) -> tuple[Service, Result, str]:
     seen = np.random.default_rng([seed, 21])
     clients = float(seen.choice(WHOLE_ANSWERS)), int(seen.choice(GATEWAYS))
     for _ in range(MOST_DRAWN):
-        made = _service(draw, seed, *clients)
-        if made.simulation.prefill_workers + made.simulation.decode_workers < LEAST_WORKERS:
+        made, needed = _service(draw, seed, *clients)
+        if sum(needed) < LEAST_WORKERS:
             continue
         best, layout = best_layout(made, AMPLE, from_s=SETTLED_S)
         if within(best, SETTLED_S) >= made.policy.objectives.attainment + REACHED_BY:
@@ -85,7 +85,10 @@ def best_layout(
     return result, layout
 
 
-def _service(draw: np.random.Generator, seed: int, whole_answers_share: float, gateways: int) -> Service:
+def _service(
+    draw: np.random.Generator, seed: int, whole_answers_share: float, gateways: int
+) -> tuple[Service, tuple[int, int]]:
+    """(a load that begins with two workers of each role, the layout that its first requests need)."""
     name = str(draw.choice(table_names()))
     model, gpu, backend, tensor_parallel = name.split()
     engine = shipped_engine(model, gpu, backend, int(tensor_parallel.removeprefix("tp")))
@@ -110,9 +113,9 @@ def _service(draw: np.random.Generator, seed: int, whole_answers_share: float, g
         f"{name}, κ {prefill_kappa:.2f} and {decode_kappa:.2f}; {len(trace) / SECONDS:.2f} requests/s of "
         f"{prompts.tokens}+{outputs.tokens} tokens; TTFT {objectives['ttftMs']:g} ms, "
         f"TPOT {objectives['tpotMs']:g} ms; {gateways} gateway(s), {whole_answers_share:.0%} of clients do not stream; "
-        f"{p}P{d}D"
+        f"needs about {p}P{d}D"
     )
-    return Service(trace, replace(simulation, prefill_workers=p, decode_workers=d), rules, note)
+    return Service(trace, simulation, rules, note), (p, d)
 
 
 def _scaled(

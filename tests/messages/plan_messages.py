@@ -44,7 +44,7 @@ def plan_messages() -> Iterator[str]:
         state = _KNOWN if draw.random() < 0.9 else replace(_KNOWN, requests=0.0)
         shares = shared(encode, observation, policy, wanted)
         for _ in range(draw.choice([1, 3])):
-            state, decision = layout(state, observation, shares.policy, 100.0, shares.wanted, point())
+            state, decision = layout(state, observation, shares.policy, shares.wanted, point())
         yield from _with_more(draw, decision, observation, policy)
         if policy.encode is not None:
             more = add_encode_decision(decision, observation, policy, shares)

@@ -41,7 +41,7 @@ def test_decode_workers_are_counted_on_for_most_of_their_kv_cache_and_nothing_is
     assert not served(SHIPPED, decode=6).preemptions.any()
     # With four the cache is full until others have started: answers are taken for shorter than they are at first.
     whole = served(Tuning(usable_kv_share=1.0))
-    assert 0 < shipped.preemptions.sum() <= whole.preemptions.sum() / 4
+    assert 0 < shipped.preemptions.sum() <= whole.preemptions.sum() / 2
     half = served(Tuning(usable_kv_share=SHIPPED.usable_kv_share / 2))
     assert decode_workers(half) >= decode_workers(shipped) + 3
     assert half.attainment <= shipped.attainment

@@ -226,10 +226,7 @@ class Observation:
     @property
     def pools(self) -> tuple[int, int, int]:
         """Replicas that prefill, decode and encode, as ``Plan.spec.target`` has them."""
-        encode = self.encode_replicas
-        if encode is None:
-            encode = sum(w.condition is not WorkerCondition.DRAINING for w in self.encode_workers)
-        return (*self.layout, encode)
+        return (*self.layout, self.encode_desired)
 
     @property
     def serving_layout(self) -> Layout:
