@@ -180,6 +180,8 @@ def test_an_explanation_tells_what_was_seen_expected_considered_chosen_and_what_
 ) -> None:
     """P-D14: the present rate was called the one that is expected."""
     _, seen, decision, points = calm
+    other = {"ratePerSecond": 14.0, "expectedRatePerSecond": 21.0}  # as on a rising load
+    decision = replace(decision, inputs=tuple((name, other.get(name, value)) for name, value in decision.inputs))
     text = told(seen, decision, points)
     assert text.startswith("serving/chat: policy fast, mode Active; evaluated 3 s ago")
     assert "2 prefill and 1 decode worker serve" in text

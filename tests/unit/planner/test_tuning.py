@@ -23,7 +23,10 @@ from unit.planner.tuning_guard import others_than_shipped
 ROOT = Path(__file__).parents[3]
 CORE = ROOT / "planner/src/pointsman/planner/core"
 MOST_FIELDS = 43
-MOST_OTHERS = 35  # formats, limits of memory, grids of numerics: nothing that anybody would tune
+MOST_OTHERS = 35  # most are formats, limits of memory and grids of numerics
+MOST_INLINE = 119
+"""Numbers in functions, most of them tolerances, clamps and weights of estimates: no evaluation can vary them. All that
+shape a decision belong into ``Tuning``: docs/design/0014-size-of-the-planner.md says why they do not."""
 
 
 def numeric_constants() -> Iterator[str]:
@@ -41,9 +44,21 @@ def _is_number(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool)
 
 
-def test_there_are_few_constants_and_all_that_shape_a_decision_are_in_one_place() -> None:
+def inline_numbers() -> Iterator[str]:
+    """In functions of planner/core but its messages: each number but 0, ½, 1, 2, 1000 and least ones."""
+    usual = (0, 0.5, 1, 2, 1000)
+    for path in sorted(CORE.rglob("*.py")):
+        functions = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)]
+        numbers = {node for function in functions for node in ast.walk(function) if _is_number(node)}
+        for node in numbers if "messages" not in path.parts else ():
+            if isinstance(node, ast.Constant) and node.value not in usual and abs(complex(node.value)) > 1e-5:  # type: ignore[arg-type]
+                yield f"{path.relative_to(CORE)}:{node.lineno}: {node.value!r}"
+
+
+def test_there_are_few_constants_with_names_and_not_more_without() -> None:
     assert len(Tuning.model_fields) <= MOST_FIELDS
     assert len(found := list(numeric_constants())) <= MOST_OTHERS, found
+    assert len(found := list(inline_numbers())) <= MOST_INLINE, found
 
 
 @pytest.mark.parametrize(

@@ -72,10 +72,11 @@ _HEAD: Final = """\
 
 *Generated from `planner/src/pointsman/planner/core/tuning.py` by `make tuning`. Do not edit.*
 
-This page explains the numbers behind decisions to platform engineers. It lists every constant that shapes a decision
-and is no field of a [policy](policy-guide.md). The values were chosen once, for all services. No setting changes them,
-because a value that helps one load hurts another. The policy has the numbers that differ between services: objectives,
-budget, bounds, windows.
+This page explains the numbers behind decisions to platform engineers. It lists the constants with the largest effect
+that are no fields of a [policy](policy-guide.md). About 120 smaller numbers, such as weights and bounds of estimates,
+are [in the code only](../design/0014-size-of-the-planner.md). The values were chosen once, for all services. No setting
+changes them, because a value that helps one load hurts another. The policy has the numbers that differ between
+services: objectives, budget, bounds, windows.
 
 Times are in seconds (`_s`), shares are between 0 and 1. *Shown by* names the load of the
 [evaluation](../reports/planner-evaluation.md) whose outcome changes most with half or twice the value, or a test below
