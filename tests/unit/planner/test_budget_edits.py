@@ -112,6 +112,27 @@ def test_a_lowered_budget_is_kept_in_one_plan_beside_encode_workers(
         assert not any(now < before for now, before in zip(after.target, decision.target, strict=True)), after.message
 
 
+def test_stuck_workers_take_no_gpus_from_the_encode_pool_twice() -> None:
+    """4P4D serve, four decode workers are stuck, and two encode workers serve where nine are needed: 14 of 16 GPUs."""
+    policy = replace(SCALING, role_switch=False, encode=Bounds(1, 9), start_s=60.0, start_is_told=True)
+    encoders = tuple(Worker(f"e{n}", Role.ENCODE, WorkerCondition.ACTIVE) for n in range(2))
+    stuck = tuple(Worker(f"s{n}", Role.DECODE, WorkerCondition.STARTING) for n in range(4))
+    load = replace(SHORT, arrivals_per_s=100, prompt_tokens=2000, output_tokens=200)
+    load, images = replace(load, prompt_length_shares=((2000, 1.0),)), EncodeLoad(25, 3, 9.0, 100.0, 0.0)
+    state = State()
+    for tick in range(400):
+        seen = observed(2.5 * tick, load, encode=images, encode_workers=encoders, encode_replicas=2)
+        seen = replace(seen, workers=(*workers(4, 4), *(stuck if tick > 4 else ())))
+        state, decision, _ = decide(state, seen, policy, seen.at_s, LLAMA_8B_H100)
+    assert decision.encode is not None and decision.encode >= 4
+
+
+def test_encode_workers_that_are_left_of_a_pool_that_was_removed_count_with_their_own_gpus() -> None:
+    left = tuple(Worker(f"e{n}", Role.ENCODE, WorkerCondition.ACTIVE, gpus=1) for n in range(2))
+    seen = replace(observed(0, SHORT, 2, 2, encode_workers=left), worker_gpus=4, encode_gpus=4)
+    assert seen.gpus_in_use == 4 * 4 + 2 * 1
+
+
 def test_pools_at_their_minimum_are_not_above_a_budget_that_is_less() -> None:
     _, decision, _ = decide(State(), observed(0, SHORT, 1, 1), replace(SCALING, max_gpus=1), 0.0, LLAMA_8B_H100)
     assert not decision.changes_layout

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pointsman.planner.core.routing.flow_bounds import flow_bounds, in_words, queue_limit
+from pointsman.planner.core.sizing.operating_point import OperatingPoint
 from pointsman.planner.core.types import Observation, Policy, RoutingNumbers, Service
 from pointsman.serving.flow_control import UNBOUNDED, FlowBounds
 from unit.planner.operating_points import point
@@ -66,16 +67,42 @@ def test_what_gateways_let_through_never_fills_the_prefill_queue(prefill: int, t
     assert let_through >= 0.6 * limit, "nor are prompts that can be in time kept from the queue"
 
 
-def test_prompts_that_decode_workers_prefill_leave_prefill_workers_their_bound() -> None:
-    """Gateways count all prompts without a first token. Of four in five, prefill workers see nothing."""
+def mixed(threshold: int) -> OperatingPoint:
+    """Four prompts in five have 400 tokens, the others 4000."""
     kinds = [replace(point(tokens).prompts[0], share=share) for tokens, share in ((400, 0.8), (4000, 0.2))]
-    mixed = replace(point(), prompts=tuple(kinds)).at_threshold(1000)
-    alone = replace(mixed, prompts=(replace(kinds[1], share=1.0),)).at_threshold(1000)
-    some, all_ = (flow_bounds(seen(), POLICY, at, 1.0).pending_tokens_per_prefill_worker for at in (mixed, alone))
+    return replace(point(), prompts=tuple(kinds)).at_threshold(threshold)
+
+
+@pytest.mark.parametrize("decode", [1, 10])
+def test_prompts_that_decode_workers_prefill_have_room_beside_those_of_prefill_workers(decode: int) -> None:
+    """Gateways count all prompts without a first token, also those that prefill workers never see."""
+    at, none = mixed(1000), replace(mixed(1000), local_s=0.0)
+    now = replace(observed(0, None, prefill=2, decode=decode), routing=ROUTING, gateways=1)
+    some, remote = (flow_bounds(now, POLICY, each, 1.0).pending_tokens_per_prefill_worker for each in (at, none))
     assert some is not None
-    assert all_ is not None
-    assert mixed.remote_token_share == pytest.approx(800 / 1120)
-    assert some * mixed.remote_token_share == pytest.approx(all_, rel=0.01)
+    assert remote is not None
+    assert at.local_tokens == pytest.approx(400)
+    own_s = at.local_s / 0.8
+    computed = decode / 2 * (own_s + at.first_step_s) / own_s  # prompts, while each decode worker computes one
+    arrive = 4 * (own_s + at.first_step_s) / at.prefill_s  # while prefill workers are never idle
+    assert some - remote == pytest.approx(400 * min(computed, arrive), abs=1)
+
+
+def test_where_decode_workers_compute_all_prompts_there_still_is_a_bound() -> None:
+    """Without one, no request that waits could be told from one that is late."""
+    found = flow_bounds(seen(), POLICY, mixed(8000), 1.0)
+    assert found.pending_tokens_per_prefill_worker is not None
+    assert found.slack_ms is not None
+    assert found.pending_tokens_per_prefill_worker < 100 * 4000
+
+
+def test_while_a_gateway_is_unread_no_bound_is_raised_or_taken_away() -> None:
+    before = FlowBounds(1000, 10, 500)
+    unread = replace(seen(before), new_gateways=1)
+    assert flow_bounds(unread, POLICY, point(), 1.0) == before
+    impossible = point(prompt=200_000)
+    assert flow_bounds(seen(before), POLICY, impossible, 1.0).pending_tokens_per_prefill_worker is None
+    assert flow_bounds(unread, POLICY, impossible, 1.0).pending_tokens_per_prefill_worker == 1000
 
 
 def test_prompts_that_wait_for_their_first_step_do_not_keep_others_from_prefill_workers() -> None:

@@ -86,7 +86,7 @@ def decide(
     # 4. How many are wanted.
     counted, within = exclude_stuck_workers(state, observation, policy)
     state, wanted = _targets(state, counted, within, load, point)
-    shares = shared(encode, observation, within, wanted)
+    shares = shared(encode, counted, within, wanted)
     within, wanted = shares.policy, shares.wanted
     # 5. Routing.
     state, routing = _routing(state, observation, policy, model, point, wanted.rate_per_s)

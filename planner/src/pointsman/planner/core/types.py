@@ -208,7 +208,10 @@ class Observation:
     @property
     def gpus_in_use(self) -> int:
         """GPUs of the replicas of all pools, without draining workers."""
-        return self.layout.total * self.gpus_each + self.encode_desired * self.encode_gpus
+        encode = self.encode_desired * self.encode_gpus
+        if self.encode_replicas is None:  # without a pool, each that is left has its own
+            encode = sum(w.gpus for w in self.encode_workers if w.condition is not WorkerCondition.DRAINING)
+        return self.layout.total * self.gpus_each + encode
 
     def active(self, role: Role) -> int:
         """Workers that are known to serve ``role`` now."""

@@ -6,7 +6,6 @@ and a sequence beyond the batch that keeps the token objective makes all others 
 """
 
 import math
-from dataclasses import replace
 
 from pointsman.api.protocol.names import Role
 from pointsman.planner.core.messages import routing
@@ -22,7 +21,7 @@ def flow_bounds(observation: Observation, policy: Policy, point: OperatingPoint,
     before, band = observation.routing.flow, policy.tuning.flow_dead_band
     lower_band = 0.05 if _too_slow(observation, policy) else None
     decoding = _decoding(point, rate_per_s / max(1, observation.serving(Role.DECODE)))
-    pending, slack_ms = _pending_tokens(point), point.slack_s * 1000
+    pending, slack_ms = _pending_tokens(observation, point), point.slack_s * 1000
     found = FlowBounds(
         _settled(before.pending_tokens_per_prefill_worker, pending, observation.gateways, band),
         _settled(before.decoding_per_decode_worker, decoding, observation.gateways, band, lower_band=lower_band),
@@ -32,13 +31,16 @@ def flow_bounds(observation: Observation, policy: Policy, point: OperatingPoint,
 
 
 def _lower(before: FlowBounds, found: FlowBounds) -> FlowBounds:
-    """Of each bound the lower one: of a part of the load none is raised."""
-    pairs = (
-        (before.pending_tokens_per_prefill_worker, found.pending_tokens_per_prefill_worker),
-        (before.decoding_per_decode_worker, found.decoding_per_decode_worker),
+    """Of each bound the lower one: of a part of the load none is raised or taken away."""
+
+    def lower(old: int | None, new: int | None) -> int | None:
+        return min((bound for bound in (old, new) if bound is not None), default=None)
+
+    return FlowBounds(
+        lower(before.pending_tokens_per_prefill_worker, found.pending_tokens_per_prefill_worker),
+        lower(before.decoding_per_decode_worker, found.decoding_per_decode_worker),
+        lower(before.slack_ms, found.slack_ms),
     )
-    pending, decoding = (new if old is None or new is None else min(old, new) for old, new in pairs)
-    return replace(found, pending_tokens_per_prefill_worker=pending, decoding_per_decode_worker=decoding)
 
 
 def queue_limit(observation: Observation, policy: Policy, point: OperatingPoint) -> int:
@@ -71,15 +73,23 @@ def in_words(bounds: FlowBounds) -> str:
     return routing.queueing(bounds.pending_tokens_per_prefill_worker, bounds.decoding_per_decode_worker)
 
 
-def _pending_tokens(point: OperatingPoint) -> float | None:
+def _pending_tokens(observation: Observation, point: OperatingPoint) -> float | None:
     """Tokens of prompts without a first token, for each prefill worker: of those that it computes within the slack, of
-    those that it computed and that wait for their first token, and of those that decode workers prefill meanwhile."""
-    remote = point.remote_token_share
-    if remote <= 0 or point.queued_tokens <= 0 or point.reachable_s >= point.ttft_s:
+    those that it computed and that wait for their first step, and of those that decode workers compute meanwhile."""
+    if point.queued_tokens <= 0 or point.reachable_s >= point.ttft_s:
         return None
     # Not their transfer: that takes longer the more are let through, where the network is slow.
-    computed = point.first_step_s / point.prefill_s
-    return point.queued_tokens * (_prompts_in_time(point) + computed) / remote
+    remote = point.queued_tokens * (_prompts_in_time(point) + point.first_step_s / point.prefill_s)
+    share = 1 - point.remote_share
+    if share <= 0 or point.local_s <= 0:
+        return remote
+    own_s = point.local_s / share
+    pending_s = own_s + point.first_step_s
+    # One that each decode worker computes, and those that wait for a step; not more than come while these are computed.
+    prompts = pending_s / own_s * observation.serving(Role.DECODE) / max(1, observation.serving(Role.PREFILL))
+    if point.remote_share > 0:
+        prompts = min(prompts, share / point.remote_share * pending_s / point.prefill_s)
+    return remote + prompts * point.local_tokens
 
 
 def _prompts_in_time(point: OperatingPoint) -> float:

@@ -134,10 +134,10 @@ class OperatingPoint:
         )
 
     @property
-    def remote_token_share(self) -> float:
-        """Of all prompt tokens that are not cached, those that prefill workers compute."""
-        tokens = sum(p.new_tokens * p.share for p in self.prompts)
-        return self.queued_tokens * self.remote_share / tokens if tokens > 0 else self.remote_share
+    def local_tokens(self) -> float:
+        """Of a prompt that its decode worker computes, those that are not cached; 0: there is none."""
+        of_remote, share = self.queued_tokens * self.remote_share, 1 - self.remote_share
+        return (sum(p.new_tokens * p.share for p in self.prompts) - of_remote) / share if share > 0 else 0.0
 
     def local_share(self, tokens: int) -> float:
         """Of all requests, those with at most so many tokens that are not cached where they decode."""
