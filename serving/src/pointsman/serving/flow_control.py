@@ -25,7 +25,8 @@ class FlowBounds:
     """What one gateway may have in flight at its workers. None: no bound.
 
     ``pending_tokens_per_prefill_worker``: prompt tokens that are not cached, of requests without a first token: what is
-    computed within the slack, and what is computed meanwhile elsewhere or waits for its first decode step. ``decoding_per_decode_worker``: requests between their first and last token.
+    computed within the slack, what waits for its first decode step, and what decode workers compute meanwhile.
+    ``decoding_per_decode_worker``: requests between their first and last token.
     ``slack_ms``: how long a request may wait in all, queued and behind other prompts, and be in time; None: a request
     that must wait for room is late.
     """
