@@ -30,6 +30,7 @@ from pointsman.planner.core.types import (
     WorkerCondition,
 )
 from pointsman.planner.core.workload.seasonality import Season
+from pointsman.planner.memory import from_json, to_json
 from pointsman.planner.profile.linear_model import LinearModel
 from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET
 from unit.planner.scenes import LLAMA_8B_H100, LONG, POLICY, SHORT, observed, run, workers
@@ -278,11 +279,43 @@ def test_a_switch_counts_from_when_it_begins(mode: Mode) -> None:
 
 def test_a_switch_that_begins_while_the_load_cannot_be_read_is_counted() -> None:
     switching = (*workers(2, 3), Worker("w5", Role.PREFILL, WorkerCondition.SWITCHING))
+    ended = (*workers(2, 3), Worker("w5", Role.PREFILL, WorkerCondition.ACTIVE))
     state = State()
     for tick, load in enumerate((LONG, None, None, LONG)):
-        there = workers(2, 4) if tick == 0 else switching if load is None else workers(3, 3)
+        there = workers(2, 4) if tick == 0 else switching if load is None else ended
         state, _, _ = decide(state, observed(2.5 * tick, load, workers=there), POLICY, 2.5 * tick, LLAMA_8B_H100)
     assert [(record.at_s, record.target) for record in state.history.switches] == [(2.5, Role.PREFILL)]
+
+
+@pytest.mark.parametrize(
+    ("looks", "counted"),
+    [
+        ("d p p", 1),  # it began and ended between two looks
+        ("d P P p p", 1),
+        ("P p", 1),  # it was under way at the first look
+        ("d p P p", 1),  # its pod was read before its RoleSwitch
+        ("d P d d", 1),  # it was undone
+        ("d p d", 2),
+        ("d P D d", 2),  # the second began before the end of the first was seen
+        ("p p", 0),
+        ("d s p", 0),  # a new pod that has the name of an old one
+    ],
+)
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_switch_is_counted_once_however_it_is_seen(looks: str, counted: int, restarts: bool) -> None:
+    """p, d: the worker has this role; P, D: it is switching to it; s: it starts as a prefill worker."""
+    state = State()
+    for number, letter in enumerate(looks.split()):
+        at_s, role = 30.0 * number, Role.DECODE if letter in "dD" else Role.PREFILL
+        condition = WorkerCondition.SWITCHING if letter in "PD" else WorkerCondition.ACTIVE
+        worker = Worker("w", role, WorkerCondition.STARTING if letter == "s" else condition)
+        seen = observed(at_s, None, workers=(*workers(2, 4), worker), window_s=30.0)
+        state, _, _ = decide(state, seen, POLICY, at_s, LLAMA_8B_H100)
+        if restarts:
+            again = from_json(to_json(state))
+            assert again is not None
+            state = again
+    assert len(state.history.switches) == counted
 
 
 def test_while_a_person_is_asked_the_planner_goes_on_deciding() -> None:

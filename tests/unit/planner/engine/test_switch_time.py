@@ -52,7 +52,7 @@ def test_what_ended_while_nobody_looked_teaches_nothing() -> None:
     leads = look(SwitchLeads(), 0.0, w=(P, SWITCHING))
     leads = look(leads, 300.0, w=(P, ACTIVE))
     assert leads.took_s == ()
-    assert leads.running == ()
+    assert leads.workers == (("w", P, None),)
 
 
 def test_what_is_remembered_is_bounded() -> None:
@@ -60,5 +60,7 @@ def test_what_is_remembered_is_bounded() -> None:
     for number in range(40):
         leads = switched(leads, 2, 20.0 * number)
     assert len(leads.took_s) == MOST_ENDED
-    many = {f"w{n}": (P, SWITCHING) for n in range(600)}
-    assert len(look(replace(leads), 1000.0, **many).running) == 512
+    many = {f"w{n}": (P, ACTIVE) for n in range(600)} | {"x": (P, SWITCHING)}
+    seen = look(replace(leads), 1000.0, **many).workers
+    assert len(seen) == 512
+    assert "x" in [name for name, _, _ in seen], "one that switches before any other"

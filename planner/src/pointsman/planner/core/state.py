@@ -14,7 +14,7 @@ from pointsman.planner.core.hysteresis import RaiseHoldoff
 from pointsman.planner.core.prediction_score import Score
 from pointsman.planner.core.sizing.pool_targets import Memory
 from pointsman.planner.core.tuning import SHIPPED, Tuning
-from pointsman.planner.core.types import Load, Observation, Policy, WorkerCondition
+from pointsman.planner.core.types import Load, Observation, Policy
 from pointsman.planner.core.virtual_fleet import VirtualFleet
 from pointsman.planner.core.workload.arrival_forecast import RateForecaster
 from pointsman.planner.core.workload.length_variability import Shape
@@ -105,9 +105,7 @@ def seen_starting(state: State, observation: Observation, policy: Policy) -> Lea
 
 def seen_switching(state: State, observation: Observation, policy: Policy) -> State:
     """With the switches that have begun since the last look, and how long the last ones took."""
-    known = {name for name, _, _ in state.switch_leads.running}
-    switching = (w for w in observation.workers if w.condition is WorkerCondition.SWITCHING)
-    begun = [w.role for w in switching if w.name not in known]
+    begun = state.switch_leads.begun(observation.workers)
     history = state.history.begun(begun, observation.layout, observation.at_s)
     return replace(state, history=history, switch_leads=state.switch_leads.observe(observation, policy.tuning))
 

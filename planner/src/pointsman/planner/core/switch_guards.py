@@ -17,7 +17,7 @@ SWITCH_WINDOW_S: Final = 600.0  # of ``switches_per_worker``
 
 @dataclass(frozen=True, slots=True)
 class SwitchRecord:
-    """One switch: when it was first seen to be under way, and to which role."""
+    """One switch: when it was first seen, under way or ended, and to which role."""
 
     at_s: float
     target: Role
