@@ -204,7 +204,7 @@ def test_a_plan_awaits_approval_until_a_person_answers() -> None:
 def test_a_withdrawal_is_written_and_names_the_plan_that_a_person_is_asked_for_no_more() -> None:
     asked = plan(mode="Approve", phase="AwaitingApproval")
     stays = replace(DECISION, prefill=2, decode=3, switches=(), changes_layout=False, withdraws=True)
-    assert plan_ledger.asked_of_a_person([asked], policy(mode="Approve"), (2, 3)) == asked
+    assert plan_ledger.asked_of_a_person([asked]) == asked
     assert news(stays, asked, mode="Approve") == stays
     manifest = plan_ledger.plan_manifest(
         namespace="default", owner=OWNER, sequence=2, decision=stays,
@@ -213,10 +213,10 @@ def test_a_withdrawal_is_written_and_names_the_plan_that_a_person_is_asked_for_n
     withdrawal = Plan.model_validate(manifest)
     assert withdrawal.spec.withdraws == "chat-00001"
     assert not withdrawal.spec.approval.required
-    assert plan_ledger.asked_of_a_person([asked, withdrawal], policy(mode="Approve"), (2, 3)) is None
+    assert plan_ledger.asked_of_a_person([asked, withdrawal]) is None
     assert plan(mode="Approve").spec.withdraws == ""
     anew = plan(sequence=3, mode="Approve")
-    assert plan_ledger.asked_of_a_person([asked, withdrawal, anew], policy(mode="Approve"), (2, 3)) == anew
+    assert plan_ledger.asked_of_a_person([asked, withdrawal, anew]) == anew
 
 
 @pytest.mark.parametrize(
@@ -227,13 +227,14 @@ def test_a_plan_waits_for_a_person_only_while_the_policy_asks_for_its_change(
     actions: dict[str, Any], still: bool
 ) -> None:
     asked = plan(mode="Approve", phase="AwaitingApproval")
-    assert (plan_ledger.asked_of_a_person([asked], policy(actions=actions), (2, 3)) == asked) is still
+    assert plan_ledger.needs_approval(asked.spec, policy(actions=actions), (2, 3)) is still
+    assert plan_ledger.asked_of_a_person([asked]) == asked, "a person can approve it until it ends"
     assert (news(DECISION, asked, actions=actions) is None) is still, "the same layout, now without an approval"
 
 
 def test_a_plan_with_encode_workers_is_still_asked_for_after_the_service_lost_that_pool() -> None:
     asked = encode_plan(mode="Approve")
-    assert plan_ledger.asked_of_a_person([asked], policy(mode="Approve"), (2, 3)) == asked
+    assert plan_ledger.asked_of_a_person([asked]) == asked
 
 
 def test_what_was_withdrawn_is_asked_again_when_it_is_wanted_again() -> None:

@@ -211,9 +211,11 @@ class Evaluator:
         )
         # Each gets its share of what all may have under way; one that is not ready gets no new requests.
         gateways = max(1, sum(each.is_ready for each in pods.gateways.values()))
-        asked = plan_ledger.asked_of_a_person(in_force.plans, subject.policy.spec, observed.pools)
-        awaiting = asked.spec.target if asked is not None else None
-        observed = replace(observed, gateways=gateways, awaiting_approval=awaiting)
+        asked = plan_ledger.asked_of_a_person(in_force.plans)
+        observed = replace(observed, gateways=gateways)
+        if asked is not None:
+            needs_approval = plan_ledger.needs_approval(asked.spec, subject.policy.spec, observed.pools)
+            observed = replace(observed, awaiting_approval=asked.spec.target, needs_approval=needs_approval)
         if record.last is not None and record.last.decision.reason is not Reason.STALE_METRICS:
             return counted_once(observed, record.last.observation)
         return observed
@@ -287,7 +289,7 @@ class Evaluator:
         news = plan_ledger.news(decision, in_force.plans, subject.policy.spec, layout, self._clock.now())
         if news is None:
             return None
-        asked = plan_ledger.asked_of_a_person(in_force.plans, subject.policy.spec, observed.pools)
+        asked = plan_ledger.asked_of_a_person(in_force.plans)
         return self._plan(subject, subject.record.plans.next_sequence(), news, layout, asked)
 
     async def _write(self, subject: _Subject, plan: dict[str, Any] | None) -> bool:

@@ -235,7 +235,8 @@ class GroupPlanner:
         manager = self._cluster.manager(key)
         manager_name = _prefix(key) + manager.key if manager is not None else ""
         plans = record.plans.known()
-        asked = plan_ledger.asked_of_a_person(plans, policy, (group.spec.instances.replicas,))
+        asked = plan_ledger.asked_of_a_person(plans)
+        layout = (group.spec.instances.replicas,)
         manager_reading = source.reading(manager_name) if manager is not None else None
         seen = seen_by_gateways(
             settings.objectives,
@@ -257,6 +258,7 @@ class GroupPlanner:
             manager=manager_window(manager_reading),
             gpus_each=max(1, group.spec.instance.gpus),
             awaiting_approval=asked.spec.target[0] if asked is not None else None,
+            needs_approval=asked is None or plan_ledger.needs_approval(asked.spec, policy, layout),
         )
 
     # --- what it leaves behind ---
@@ -283,7 +285,7 @@ class GroupPlanner:
             record.plans.saved()
             record.saved_summary, record.saved_at_s, record.has_unsaved_plan = said, now_s, False
         if news is not None:
-            asked = plan_ledger.asked_of_a_person(plans, policy.spec, layout)
+            asked = plan_ledger.asked_of_a_person(plans)
             await record.plans.create(
                 plan_ledger.plan_manifest(
                     namespace=key[0],

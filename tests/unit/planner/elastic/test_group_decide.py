@@ -222,8 +222,10 @@ def test_a_plan_that_waits_for_a_person_is_not_made_again_and_is_withdrawn_when_
     first = hand.look(HEAVY, 1)
     again = hand.look(HEAVY, 1, awaiting_approval=first.instances)
     assert (again.reason, again.changes_layout) == (Reason.AWAITING_APPROVAL, False)
+    anew = hand.look(HEAVY, 1, awaiting_approval=first.instances, needs_approval=False)
+    assert (anew.changes_layout, anew.instances) == (True, first.instances), "the same without an approval"
     hand = Hand()
-    decisions = hand.looks(30, LIGHT, 1, awaiting_approval=3)
+    decisions = hand.looks(30, LIGHT, 1, awaiting_approval=3, needs_approval=False)
     withdrawn = [number for number, each in enumerate(decisions) if each.withdraws]
     assert withdrawn
     assert withdrawn[0] * TICK_S >= POLICY.scale_in_stabilization_s

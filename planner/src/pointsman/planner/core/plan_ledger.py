@@ -74,15 +74,16 @@ def _too_soon(plans: Iterable[Plan], layout: tuple[int, ...], policy: PlannerPol
     return -retry_s <= passed_s < wait_s  # an end far ahead is a wall clock that was set back: it is not waited for
 
 
-def asked_of_a_person(plans: Sequence[Plan], policy: PlannerPolicySpec, now: tuple[int, ...]) -> Plan | None:
+def asked_of_a_person(plans: Sequence[Plan]) -> Plan | None:
     """The newest plan that changes the layout, if it awaits approval and was not withdrawn.
 
-    None if the policy was edited and asks nobody for that change any more: it need not wait.
+    Also where its change needs no approval any more, by an edit of the policy or by the layout of now: until it ends, a
+    person can still approve it.
     """
     newest = max((plan for plan in plans if plan.spec.changes_layout), key=_sequence, default=None)
     if newest is None or any(plan.spec.withdraws == newest.metadata.name for plan in plans):
         return None
-    return newest if awaits_approval(newest) and needs_approval(newest.spec, policy, now) else None
+    return newest if awaits_approval(newest) else None
 
 
 def awaits_approval(plan: Plan) -> bool:

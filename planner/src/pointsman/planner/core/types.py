@@ -177,6 +177,7 @@ class Observation:
     workers_age_s: float | None = None  # … of those that serve
     plan_in_progress: bool = False  # the operator is still executing a plan's switches or scaling
     awaiting_approval: tuple[int, ...] | None = None  # ``Plan.spec.target`` of the plan that waits for a person
+    needs_approval: bool = True  # … for what it changes, also by the policy and the layout of now
     encode_workers: tuple[Worker, ...] = ()  # they run another engine: no role switch reaches them
     encode_replicas: int | None = None  # that are asked for; None: as many as there are
     encode_gpus: int = 1  # of one encode worker, also where none is there

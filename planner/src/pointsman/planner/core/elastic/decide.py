@@ -139,7 +139,7 @@ def _awaiting(
     """The decision beside the plan that awaits approval: the same change is not planned again, and a plan that was not
     wanted for as long as a scale-in waits is withdrawn."""
     asked = observation.awaiting_approval
-    if decision.changes_layout and decision.instances == asked:
+    if decision.changes_layout and decision.instances == asked and observation.needs_approval:
         message = decisions.awaits_approval(decision.message)
         decision = decision.without_change((observation.desired,))
         return state, replace(decision, reason=Reason.AWAITING_APPROVAL, message=message)

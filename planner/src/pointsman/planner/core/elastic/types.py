@@ -37,6 +37,7 @@ class GroupObservation:
     manager: ManagerWindow | None = None
     gpus_each: int = 1
     awaiting_approval: int | None = None  # instances of the plan that waits for a person
+    needs_approval: bool = True  # … for what it changes, also by the policy and the layout of now
     stuck: frozenset[str] = frozenset()  # of instances that start: those that nobody should wait for
 
     @property
