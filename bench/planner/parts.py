@@ -48,14 +48,16 @@ class Worth:
 
 
 def worths(found: Mapping[str, Found]) -> list[Worth]:
-    """Of each part that was measured, on the loads that ran without patience, as all of a full ablation do."""
+    """Of each part that was measured with the same sources, on the loads that ran without patience, as all of a full
+    ablation do."""
     loads = {name: of_load for name, of_load in found.items() if OURS in of_load and _without("patience") in of_load}
     made = []
     for part in PARTS:
         shares, hours = dict[str, float](), dict[str, float]()
         for name, of_load in loads.items():
             without = {run.seed: run for run in of_load.get(_without(part), ())}
-            if pairs := [(run, without[run.seed]) for run in of_load[OURS] if run.seed in without]:
+            pairs = [(run, without[run.seed]) for run in of_load[OURS] if run.seed in without]
+            if pairs := [(mine, other) for mine, other in pairs if mine.sources == other.sources]:
                 shares[name] = mean(mine.attainment - other.attainment for mine, other in pairs)
                 hours[name] = mean(mine.gpu_hours for mine, _ in pairs) / mean(other.gpu_hours for _, other in pairs)
         if shares:
