@@ -127,10 +127,11 @@ def test_stuck_workers_take_no_gpus_from_the_encode_pool_twice() -> None:
     assert decision.encode is not None and decision.encode >= 4
 
 
-def test_encode_workers_that_are_left_of_a_pool_that_was_removed_count_with_their_own_gpus() -> None:
-    left = tuple(Worker(f"e{n}", Role.ENCODE, WorkerCondition.ACTIVE, gpus=1) for n in range(2))
+def test_encode_workers_that_are_left_of_a_removed_pool_are_on_their_way_out_of_the_budget() -> None:
+    left = tuple(Worker(f"e{n}", Role.ENCODE, WorkerCondition.ACTIVE, gpus=4) for n in range(4))
     seen = replace(observed(0, SHORT, 2, 2, encode_workers=left), worker_gpus=4, encode_gpus=4)
-    assert seen.gpus_in_use == 4 * 4 + 2 * 1
+    assert seen.gpus_in_use == 4 * 4
+    assert replace(seen, encode_replicas=3).gpus_in_use == 7 * 4
 
 
 def test_pools_at_their_minimum_are_not_above_a_budget_that_is_less() -> None:

@@ -88,21 +88,33 @@ def test_prompts_that_decode_workers_prefill_have_room_beside_those_of_prefill_w
     assert some - remote == pytest.approx(400 * min(computed, arrive), abs=1)
 
 
-def test_where_decode_workers_compute_all_prompts_there_still_is_a_bound() -> None:
-    """Without one, no request that waits could be told from one that is late."""
-    found = flow_bounds(seen(), POLICY, mixed(8000), 1.0)
-    assert found.pending_tokens_per_prefill_worker is not None
-    assert found.slack_ms is not None
-    assert found.pending_tokens_per_prefill_worker < 100 * 4000
+def test_where_decode_workers_compute_all_prompts_the_bound_grows_with_them() -> None:
+    """Without a bound, no request that waits could be told from one that is late."""
+    at, bounds = mixed(8000), dict[tuple[int, int], int]()
+    for prefill, decode in ((1, 2), (1, 12), (0, 12)):
+        now = replace(observed(0, None, prefill=prefill, decode=decode), routing=ROUTING, gateways=1)
+        found = flow_bounds(now, POLICY, at, 1.0)
+        assert found.slack_ms is not None and found.pending_tokens_per_prefill_worker is not None
+        bounds[prefill, decode] = found.pending_tokens_per_prefill_worker
+    of_one = (at.local_s + at.first_step_s) / at.local_s * at.local_tokens  # of a decode worker
+    assert bounds[1, 12] - bounds[1, 2] == pytest.approx(10 * of_one, abs=1)
+    # Without a prefill worker gateways multiply the bound by the decode workers.
+    assert bounds[1, 2] - bounds[0, 12] == pytest.approx(of_one, abs=1)
 
 
 def test_while_a_gateway_is_unread_no_bound_is_raised_or_taken_away() -> None:
     before = FlowBounds(1000, 10, 500)
     unread = replace(seen(before), new_gateways=1)
-    assert flow_bounds(unread, POLICY, point(), 1.0) == before
+    found = flow_bounds(unread, POLICY, point(), 1.0)
+    assert (found.pending_tokens_per_prefill_worker, found.decoding_per_decode_worker) == (1000, 10)
+    assert found.slack_ms == flow_bounds(seen(before), POLICY, point(), 1.0).slack_ms, "it follows"
     impossible = point(prompt=200_000)
     assert flow_bounds(seen(before), POLICY, impossible, 1.0).pending_tokens_per_prefill_worker is None
-    assert flow_bounds(unread, POLICY, impossible, 1.0).pending_tokens_per_prefill_worker == 1000
+    found = flow_bounds(unread, POLICY, impossible, 1.0)
+    assert (found.pending_tokens_per_prefill_worker, found.slack_ms) == (1000, 500)
+    high = replace(unread, routing=replace(ROUTING, flow=FlowBounds(10**9, 10**6, 500)))
+    lowered = flow_bounds(high, POLICY, point(), 1.0)
+    assert lowered == replace(flow_bounds(seen(), POLICY, point(), 1.0), slack_ms=lowered.slack_ms), "but lowered"
 
 
 def test_prompts_that_wait_for_their_first_step_do_not_keep_others_from_prefill_workers() -> None:

@@ -208,11 +208,8 @@ class Observation:
 
     @property
     def gpus_in_use(self) -> int:
-        """GPUs of the replicas of all pools, without draining workers."""
-        encode = self.encode_desired * self.encode_gpus
-        if self.encode_replicas is None:  # without a pool, each that is left has its own
-            encode = sum(w.gpus for w in self.encode_workers if w.condition is not WorkerCondition.DRAINING)
-        return self.layout.total * self.gpus_each + encode
+        """GPUs of the replicas of all pools, without draining workers and those of a pool that was removed."""
+        return self.layout.total * self.gpus_each + (self.encode_replicas or 0) * self.encode_gpus
 
     def active(self, role: Role) -> int:
         """Workers that are known to serve ``role`` now."""

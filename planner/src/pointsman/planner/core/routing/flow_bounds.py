@@ -31,7 +31,7 @@ def flow_bounds(observation: Observation, policy: Policy, point: OperatingPoint,
 
 
 def _lower(before: FlowBounds, found: FlowBounds) -> FlowBounds:
-    """Of each bound the lower one: of a part of the load none is raised or taken away."""
+    """Of each bound the lower one: of a part of the load none is raised or taken away. The slack follows the load."""
 
     def lower(old: int | None, new: int | None) -> int | None:
         return min((bound for bound in (old, new) if bound is not None), default=None)
@@ -39,7 +39,7 @@ def _lower(before: FlowBounds, found: FlowBounds) -> FlowBounds:
     return FlowBounds(
         lower(before.pending_tokens_per_prefill_worker, found.pending_tokens_per_prefill_worker),
         lower(before.decoding_per_decode_worker, found.decoding_per_decode_worker),
-        lower(before.slack_ms, found.slack_ms),
+        before.slack_ms if found.slack_ms is None else found.slack_ms,
     )
 
 
@@ -86,7 +86,8 @@ def _pending_tokens(observation: Observation, point: OperatingPoint) -> float | 
     own_s = point.local_s / share
     pending_s = own_s + point.first_step_s
     # One that each decode worker computes, and those that wait for a step; not more than come while these are computed.
-    prompts = pending_s / own_s * observation.serving(Role.DECODE) / max(1, observation.serving(Role.PREFILL))
+    decode = observation.serving(Role.DECODE)
+    prompts = pending_s / own_s * decode / (observation.serving(Role.PREFILL) or max(1, decode))
     if point.remote_share > 0:
         prompts = min(prompts, share / point.remote_share * pending_s / point.prefill_s)
     return remote + prompts * point.local_tokens
