@@ -117,7 +117,7 @@ def with_images(at_s: float, per_s: float, load: Load = PROMPTS) -> Observation:
     return observed(at_s, load, 2, 2, encode=images, encode_workers=encoders, encode_replicas=2)
 
 
-def test_a_person_is_asked_once_for_all_three_pools() -> None:
+def test_a_person_is_asked_for_all_three_pools_and_again_only_for_another_layout() -> None:
     """And once more when fewer encode workers are needed, after 30 s: that plan supersedes the first."""
     cluster = Cluster()
     cluster.looks(60, lambda at_s: with_images(at_s, 20), ENCODES)

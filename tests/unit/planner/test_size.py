@@ -26,7 +26,7 @@ from pointsman.planner.simulator.simulate import simulate
 
 ROOT: Final = Path(__file__).parents[3]
 CORE: Final = ROOT / "planner/src/pointsman/planner/core"
-MOST_CODE_LINES: Final = 5182
+MOST_CODE_LINES: Final = 5180
 MOST_STATE_FIELDS: Final = 129
 MOST_LINES_OF_A_DECISION: Final = {(Mode.ACTIVE, True): 1212, (Mode.SHADOW, False): 1220}
 """In this mode, with a performance table or without: the least and the most that a decision takes."""
