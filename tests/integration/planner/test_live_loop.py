@@ -264,6 +264,23 @@ async def test_planning_goes_on_while_a_plan_awaits_approval_and_a_stable_wish_i
     assert "the plan that is being executed" not in world.planner.log
 
 
+async def test_a_change_that_awaits_approval_is_carried_out_once_the_policy_asks_nobody_any_more(world: World) -> None:
+    await world.policy(mode="Approve", actions=ONLY_SWITCHES)
+    await world.service()
+    world.planner.start()
+    load = asyncio.create_task(world.load(**LONG))
+    try:
+        await world.until(lambda: bool(world.layouts()), "a plan that awaits approval")
+        await world.looked_again(10)
+        assert all(plan.spec.approval.required for plan in world.layouts())
+        await world.policy(mode="Active", actions=ONLY_SWITCHES)
+        await world.until(
+            lambda: not world.layouts()[-1].spec.approval.required, "the same change, in a plan that nobody approves"
+        )
+    finally:
+        load.cancel()
+
+
 async def test_a_plan_that_nobody_wants_any_more_is_withdrawn_while_it_awaits_approval(world: World) -> None:
     calm = {"scaleIn": {"stabilizationSeconds": 0, "enabled": False}, "scaleOut": {"leadSeconds": 1, "enabled": False}}
     await world.policy(mode="Approve", actions={**ONLY_SWITCHES, **calm})
