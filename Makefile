@@ -116,7 +116,7 @@ bench-request-path: sync ## speed of the KV index (compared with Dynamo's), bloc
 bench-streaming: sync ## running streams without and with a prefill token budget, real engine; writes bench/results/streaming.json
 	@$(RUN) python -m bench.streaming $(ARGS)
 
-bench-planner: sync ## our planner beside others in our simulator, hours of two cores; ours alone 40 minutes (ARGS="--jobs 2", ARGS="--jobs 2 --ours", ARGS="--only '*on 6 GPUs'": six fixed GPUs alone); writes bench/results/planner.json
+bench-planner: sync ## our planner beside others in our simulator, hours of two cores; ours alone more than an hour (ARGS="--jobs 2", ARGS="--jobs 2 --ours", ARGS="--only '*on 6 GPUs'": six fixed GPUs alone); writes bench/results/planner.json
 	@$(RUN) python -m bench.planner.simulator_bench $(ARGS)
 
 bench-scraping: sync ## one planner reads the metrics of a thousand workers, directly and from Prometheus, a minute; writes bench/results/scraping.json

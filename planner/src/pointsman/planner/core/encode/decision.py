@@ -8,9 +8,8 @@ import math
 from dataclasses import dataclass, replace
 
 from pointsman.planner.core.encode.target import EncodeTarget
-from pointsman.planner.core.layout.scaling import cut
 from pointsman.planner.core.messages import encoders, layouts
-from pointsman.planner.core.sizing.pool_targets import Targets
+from pointsman.planner.core.sizing.pool_targets import Targets, cut
 from pointsman.planner.core.types import Decision, Layout, Observation, Policy, Reason, WorkerCondition
 
 

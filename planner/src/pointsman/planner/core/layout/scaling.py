@@ -3,7 +3,7 @@
 import math
 
 from pointsman.planner.core.layout.role_switches import SwitchStep
-from pointsman.planner.core.sizing.pool_targets import Targets, without_idle
+from pointsman.planner.core.sizing.pool_targets import Targets, cut, without_idle
 from pointsman.planner.core.types import Layout, Observation, Policy, WorkerCondition
 
 
@@ -99,16 +99,6 @@ def _reduced(observation: Observation, policy: Policy, wanted: Targets) -> Layou
     enough = now if observation.unread else Layout(*map(min, (wanted.prefill, wanted.decode), now))
     lowest = least if policy.scale_out else Layout(*map(min, now, least))
     return cut(enough.most(lowest), least, most, need)
-
-
-def cut(target: Layout, least: Layout, most: int, need: tuple[float, float]) -> Layout:
-    """No more than ``most`` workers of ``target``, so that the scarcer pool has the most of its ``need``."""
-    if target.total <= most:
-        return target
-    lowest = Layout(*map(min, least, target))
-    able = range(max(lowest.prefill, most - target.decode), min(target.prefill, most - lowest.decode) + 1)
-    p = max(able, key=lambda p: min(p / need[0], (most - p) / need[1]), default=lowest.prefill)
-    return Layout(p, max(lowest.decode, most - p))
 
 
 def _least(policy: Policy) -> Layout:

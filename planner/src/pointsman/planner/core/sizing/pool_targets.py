@@ -213,3 +213,13 @@ def without_idle(there: Layout, least: Layout, size: int, load: tuple[float, flo
         gives = max(roles, key=lambda role: (prefill, decode)[role] / load[role])
         prefill, decode = (prefill - 1, decode) if gives == 0 else (prefill, decode - 1)
     return Layout(prefill, decode)
+
+
+def cut(target: Layout, least: Layout, most: int, need: tuple[float, float]) -> Layout:
+    """No more than ``most`` workers of ``target``, so that the scarcer pool has the most of its ``need``."""
+    if target.total <= most:
+        return target
+    lowest = Layout(*map(min, least, target))
+    able = range(max(lowest.prefill, most - target.decode), min(target.prefill, most - lowest.decode) + 1)
+    p = max(able, key=lambda p: min(p / need[0], (most - p) / need[1]), default=lowest.prefill)
+    return Layout(p, max(lowest.decode, most - p))
