@@ -57,7 +57,7 @@ SHOWN_BY: Final = {
     "failing_share": "onoff",
     "max_attainment_loss": "burst",
     "switches_per_worker": "test_switch_guards.py",
-    "threshold_decrease": "test_prefill_threshold.py",
+    "threshold_decrease": "test_prefill_threshold_load.py",
     "threshold_increase_tokens": "test_prefill_threshold_load.py",
     "holdoff_s": "mixshift",
     "queue_full_share": "test_flow_bounds.py",

@@ -32,8 +32,9 @@ def attainment(shape: str, ttft_ms: float, seed: int, tuning: Tuning) -> float:
     [
         (Tuning(threshold_increase_tokens=SHIPPED.threshold_increase_tokens // 4), LONG_PROMPTS, 1500.0, 3),
         (Tuning(threshold_increase_tokens=8 * SHIPPED.threshold_increase_tokens), LONG_PROMPTS, 1500.0, 3),
+        (Tuning(threshold_decrease=SHIPPED.threshold_decrease / 2), LONG_PROMPTS, 1500.0, 2),
     ],
-    ids=["no increase at all", "eight times the increase"],
+    ids=["no increase at all", "eight times the increase", "half the decrease"],
 )
 def test_other_steps_of_the_threshold_make_more_requests_late(
     other: Tuning, shape: str, ttft_ms: float, seed: int

@@ -23,11 +23,17 @@ POLICY = Policy(
 )
 
 
-def served(tuning: Tuning, decode: int = 4) -> Result:
+def served(tuning: Tuning, decode: int = 4, seed: int = 1) -> Result:
     """Three requests a second of 3000+1500 tokens: 50 to 60 of them fill a decode worker's KV cache. Seven are needed;
     ``decode`` are there at first."""
-    trace = generate(named_shape("steady:rate=3,prompt_tokens=3000,output_tokens=1500,duration_s=600"), 1)
-    return simulate(trace, Simulation(ENGINE, 1, decode, leads=LEADS, seed=1), replace(POLICY, tuning=tuning), ours())
+    trace = generate(named_shape("steady:rate=3,prompt_tokens=3000,output_tokens=1500,duration_s=600"), seed)
+    service = Simulation(ENGINE, 1, decode, leads=LEADS, seed=seed)
+    return simulate(trace, service, replace(POLICY, tuning=tuning), ours())
+
+
+def preempted(result: Result) -> int:
+    """Preemptions of requests that came once others have started: before, there are too few workers."""
+    return int(result.preemptions[result.arrival_s > 150.0].sum())
 
 
 def decode_workers(result: Result) -> int:
@@ -39,9 +45,12 @@ def test_decode_workers_are_counted_on_for_most_of_their_kv_cache_and_nothing_is
     shipped = served(SHIPPED)
     assert shipped.attainment >= POLICY.objectives.attainment
     assert not served(SHIPPED, decode=6).preemptions.any()
+    assert preempted(shipped) == 0
     # With four the cache is full until others have started: answers are taken for shorter than they are at first.
-    whole = served(Tuning(usable_kv_share=1.0))
-    assert 0 < shipped.preemptions.sum() <= whole.preemptions.sum() / 2
+    whole = Tuning(usable_kv_share=1.0)
+    assert 0 < shipped.preemptions.sum() <= served(whole).preemptions.sum() / 3
+    assert preempted(served(SHIPPED, seed=3)) == 0
+    assert preempted(served(whole, seed=3)) >= 20
     half = served(Tuning(usable_kv_share=SHIPPED.usable_kv_share / 2))
     assert decode_workers(half) >= decode_workers(shipped) + 3
     assert half.attainment <= shipped.attainment

@@ -282,7 +282,7 @@ def _stay(observation: Observation, reason: Reason, message: str) -> Decision:
 
 def _awaiting(decision: Decision, observation: Observation, policy: Policy) -> Decision:
     """The decision, unless a person has the plan for the same pools already and must approve it: then that is said."""
-    if not (decision.changes_pools and observation.needs_approval and decision.target == observation.awaiting_approval):
+    if decision.target != observation.awaiting_approval or not (decision.changes_pools and observation.needs_approval):
         return decision
     stays = _stay(observation, Reason.AWAITING_APPROVAL, decisions.awaits_approval(decision.message))
     stays = replace(stays, inputs=decision.inputs, alternatives=decision.alternatives)

@@ -37,8 +37,7 @@ class Score:
         Where no request ended, nothing is compared; what the virtual fleet would have kept counts all the same.
         What was counted against other objectives is forgotten.
         """
-        asked = astuple(objectives)
-        known = self if self.objectives in ((), asked) else Score()
+        known = self if self.objectives in ((), astuple(objectives)) else Score()
         weight = min(1.0, requests / 500)
 
         def mean(so_far: float | None, value: float) -> float:
@@ -46,11 +45,11 @@ class Score:
 
         executed = None if if_executed is None else mean(known.if_executed, if_executed)
         if service.attainment is None:
-            return replace(known, if_executed=executed, objectives=asked)
+            return replace(known, if_executed=executed, objectives=astuple(objectives))
         return Score(
             mean(known.predicted, predicted),
             mean(known.observed, service.attainment),
             mean(known.error, abs(service.attainment - predicted)),
             executed,
-            asked,
+            astuple(objectives),
         )

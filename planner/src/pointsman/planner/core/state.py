@@ -105,8 +105,7 @@ def seen_starting(state: State, observation: Observation, policy: Policy) -> Lea
 
 def seen_switching(state: State, observation: Observation, policy: Policy) -> State:
     """With the switches that have begun since the last look, and how long the last ones took."""
-    begun = state.switch_leads.begun(observation.workers)
-    history = state.history.begun(begun, observation.layout, observation.at_s)
+    history = state.history.begun(state.switch_leads.begun(observation.workers), observation.layout, observation.at_s)
     return replace(state, history=history, switch_leads=state.switch_leads.observe(observation, policy.tuning))
 
 

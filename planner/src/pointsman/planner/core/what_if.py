@@ -110,7 +110,7 @@ def _settled(state: State, observation: Observation, policy: Policy, base: Perfo
     workers = tuple(_serving(worker) for worker in observation.workers)
     settled = replace(
         observation, age_s=0.0, workers=workers, service=None, samples=(), awaiting_approval=None,
-        # A page that is lost keeps workers for a moment, which is not the question.
+        # A page that is lost keeps workers for a moment, which is not the question. One lost for long keeps none.
         old_pages=0, new_gateways=0, unreadable_gateways=(), long_unread=len(observation.encode_workers),
     )  # fmt: skip
     # Steady from the start: what the way there would do to the forecast is not the question.

@@ -14,6 +14,11 @@ from pointsman.planner.core.tuning import SHIPPED, Tuning
 from pointsman.planner.core.types import MAX_WORKERS, SERVES, Observation, Worker, WorkerCondition
 
 
+def is_switching(worker: Worker) -> bool:
+    """Whether it leaves its role for the one that it is shown with."""
+    return worker.condition is WorkerCondition.SWITCHING
+
+
 @dataclass(frozen=True, slots=True)
 class SwitchLeads:
     """``workers`` at the last look: (name, the role it has or gets, when it was first seen switching, if it is)."""
@@ -28,33 +33,30 @@ class SwitchLeads:
         One that was seen switching and now has another role was undone. One that starts is no switch: a new pod may
         have the name of an old one.
         """
-        before, targets = {name: (role, since_s) for name, role, since_s in self.workers}, list[Role]()
-        for w in workers:
-            switching = w.condition is WorkerCondition.SWITCHING
-            role, since_s = before.get(w.name, (None if switching else w.role, None))
-            if w.role is not role and (switching or (since_s is None and w.condition in SERVES)):
-                targets.append(w.role)
-        return targets
+        before = {name: (role, since_s) for name, role, since_s in self.workers}
+
+        def begins(worker: Worker) -> bool:
+            role, since_s = before.get(worker.name, (None if is_switching(worker) else worker.role, None))
+            return worker.role is not role and (
+                is_switching(worker) or (since_s is None and worker.condition in SERVES)
+            )
+
+        return [worker.role for worker in workers if begins(worker)]
 
     def observe(self, observation: Observation, tuning: Tuning = SHIPPED) -> "SwitchLeads":
         """Compare who switches with before. One that ends in its old role was undone and teaches nothing."""
-        now_s = observation.at_s
-        gap_s = observation.window_s if self.looked_s is None else max(0.0, now_s - self.looked_s)
-        there = {w.name: w for w in observation.workers}
-        took_s, known = list(self.took_s), {}
+        gap_s = observation.window_s if self.looked_s is None else max(0.0, observation.at_s - self.looked_s)
+        between_s = observation.at_s - gap_s / 2  # what happened since the last look happened then, on average
         # After a longer gap nobody knows when it ended, or began.
-        if gap_s <= max(tuning.max_evaluation_gap_s, 2 * observation.window_s):
-            known = {name: since_s for name, _, since_s in self.workers if since_s is not None}
-            for name, role, _ in self.workers:
-                worker = there.get(name)
-                if name in known and worker is not None and worker.condition in SERVES and worker.role is role:
-                    took_s.insert(0, max(1.0, now_s - gap_s / 2 - known[name]))
-        switching = {w.name for w in observation.workers if w.condition is WorkerCondition.SWITCHING}
+        is_known = gap_s <= max(tuning.max_evaluation_gap_s, 2 * observation.window_s)
+        known = {name: (role, s) for name, role, s in self.workers if is_known and s is not None}
+        serve = {w.name: w.role for w in observation.workers if w.condition in SERVES}
+        ended = [max(1.0, between_s - s) for name, (role, s) in known.items() if serve.get(name) is role]
         workers = tuple(
-            (w.name, w.role, known.get(w.name, now_s - gap_s / 2) if w.name in switching else None)
-            for w in sorted(observation.workers, key=lambda w: w.name not in switching)
+            (w.name, w.role, known.get(w.name, (w.role, between_s))[1] if is_switching(w) else None)
+            for w in sorted(observation.workers, key=is_switching, reverse=True)
         )[:MAX_WORKERS]
-        return SwitchLeads(workers, tuple(took_s[:MOST_ENDED]), now_s)
+        return SwitchLeads(workers, (*reversed(ended), *self.took_s)[:MOST_ENDED], observation.at_s)
 
     def lead_s(self, tuning: Tuning = SHIPPED) -> float:
         """How long one typically takes, in seconds: the median of the last ones, and of the estimate."""

@@ -11,9 +11,10 @@ def without_removals(decision: Decision, observation: Observation, policy: Polic
 
     It stays as it is where the GPUs exceed the budget, and where a role has no worker.
     """
+    if not observation.unread_gateways or min(observation.serving_layout) == 0:
+        return decision
     now = observation.pools[: len(decision.target)]
     takes = bool(decision.switches) or any(after < before for after, before in zip(decision.target, now, strict=True))
-    must = observation.gpus_in_use > policy.max_gpus or min(observation.serving_layout) == 0
-    if must or not (observation.unread_gateways and takes):
+    if observation.gpus_in_use > policy.max_gpus or not takes:
         return decision
     return replace(decision.without_change(now), message=layouts.unread_pages(observation.unread))

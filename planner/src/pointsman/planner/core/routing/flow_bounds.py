@@ -80,16 +80,16 @@ def _pending_tokens(observation: Observation, point: OperatingPoint) -> float | 
         return None
     # Not their transfer: that takes longer the more are let through, where the network is slow.
     remote = point.queued_tokens * (_prompts_in_time(point) + point.first_step_s / point.prefill_s)
-    share = 1 - point.remote_share
-    if share <= 0 or point.local_s <= 0:
+    local_share = 1 - point.remote_share
+    if local_share <= 0 or point.local_s <= 0:
         return remote
-    own_s = point.local_s / share
+    own_s = point.local_s / local_share  # of a decode worker, for one prompt
     pending_s = own_s + point.first_step_s
     # One that each decode worker computes, and those that wait for a step; not more than come while these are computed.
     decode = observation.serving(Role.DECODE)
     prompts = pending_s / own_s * decode / (observation.serving(Role.PREFILL) or max(1, decode))
     if point.remote_share > 0:
-        prompts = min(prompts, share / point.remote_share * pending_s / point.prefill_s)
+        prompts = min(prompts, local_share / point.remote_share * pending_s / point.prefill_s)
     return remote + prompts * point.local_tokens
 
 

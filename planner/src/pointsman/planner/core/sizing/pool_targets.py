@@ -161,15 +161,15 @@ def targets(memory: Memory, moment: DemandSnapshot) -> tuple[Memory, Targets]:
 
     serving, fell_s = Layout(moment.prefill.active, moment.decode.active), moment.fell_s
     # Of both roles together where workers can change theirs.
-    of_each = [(w.total,) if moment.switchable else w for w in (needed, stay, there, serving)]
-    needs, kept = [], []
+    *of_needs, serve = [(w.total,) if moment.switchable else w for w in (needed, stay, there, serving)]
     # A policy that allows switches from now on, or no longer, begins anew.
-    before = memory.needs if len(memory.needs) == len(of_each[0]) else (Needs(),) * len(of_each[0])
-    for so_far, need, stays_for, has, serves in zip(before, *of_each, strict=True):
-        seen = so_far.observe(need, stays_for, has, now_s, window_s, keep_s, in_part=moment.in_part, tuning=tuning)
-        needs.append(seen)
-        kept.append(seen.kept(now_s, keep_s, serves, fell_s, tuning))
-    memory = Memory(prefill, decode, tuple(needs))
+    before = memory.needs if len(memory.needs) == len(serve) else (Needs(),) * len(serve)
+    needs = tuple(
+        so_far.observe(need, stays_for, has, now_s, window_s, keep_s, in_part=moment.in_part, tuning=tuning)
+        for so_far, need, stays_for, has in zip(before, *of_needs, strict=True)
+    )
+    kept = [seen.kept(now_s, keep_s, workers, fell_s, tuning) for seen, workers in zip(needs, serve, strict=True)]
+    memory = Memory(prefill, decode, needs)
     retained, retained_of_both = (Layout(0, 0), kept[0]) if moment.switchable else (Layout(*kept), 0)
     grow = Layout(grow_prefill, grow_decode)
     load_ahead = moment.work(needed, ahead_per_s)

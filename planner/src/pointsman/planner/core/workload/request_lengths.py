@@ -132,8 +132,7 @@ def _mean(counts: list[float], weights: list[float], values: list[float], tuning
         if abs(now - then) <= tuning.min_length_change * then:
             continue
         # Of one request, from the spread of window means.
-        spread = max(0.0, before_squares - before * then * then) / (len(values) - recent)
-        variance = spread + (LEAST_SPREAD * then) ** 2
+        variance = max(0.0, before_squares - before * then * then) / (len(values) - recent) + (LEAST_SPREAD * then) ** 2
         if variance <= 0:  # of windows that were all 0
             continue
         # Lengths are skewed, their logarithms hardly: one very long prompt is no change of their kind.
