@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import geometric_mean, mean
 from typing import Final
 
-from bench.planner.runs import ABLATION, OURS, Found
+from bench.planner.runs import ABLATION, OURS, Found, Run
 from pointsman.planner.simulator.baselines.pointsman import PARTS
 
 ACTIONS: Final = ("threshold", "flow control", "role switch", "scaling")
@@ -48,21 +48,24 @@ class Worth:
 
 
 def worths(found: Mapping[str, Found]) -> list[Worth]:
-    """Of each part that was measured with the same sources, on the loads that ran without patience, as all of a full
-    ablation do."""
-    loads = {name: of_load for name, of_load in found.items() if OURS in of_load and _without("patience") in of_load}
+    """Of each part, on the loads that ran without patience, as all of a full ablation do; by runs of the same sources."""
+    loads = {name: of_load for name, of_load in found.items() if _pairs(of_load, "patience")}
     made = []
     for part in PARTS:
         shares, hours = dict[str, float](), dict[str, float]()
         for name, of_load in loads.items():
-            without = {run.seed: run for run in of_load.get(_without(part), ())}
-            pairs = [(run, without[run.seed]) for run in of_load[OURS] if run.seed in without]
-            if pairs := [(mine, other) for mine, other in pairs if mine.sources == other.sources]:
+            if pairs := _pairs(of_load, part):
                 shares[name] = mean(mine.attainment - other.attainment for mine, other in pairs)
                 hours[name] = mean(mine.gpu_hours for mine, _ in pairs) / mean(other.gpu_hours for _, other in pairs)
         if shares:
             made.append(Worth(part, shares, hours))
     return sorted(made, key=lambda each: -each.mean)
+
+
+def _pairs(found: Found, part: str) -> list[tuple[Run, Run]]:
+    """Runs with the part and without it: of the same seed, and of the same sources."""
+    without = {(run.seed, run.sources): run for run in found.get(_without(part), ())}
+    return [(run, without[run.seed, run.sources]) for run in found.get(OURS, ()) if (run.seed, run.sources) in without]
 
 
 def is_inner(planner: str) -> bool:

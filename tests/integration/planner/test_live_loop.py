@@ -264,7 +264,7 @@ async def test_planning_goes_on_while_a_plan_awaits_approval_and_a_stable_wish_i
     assert "the plan that is being executed" not in world.planner.log
 
 
-async def test_a_change_that_awaits_approval_is_carried_out_once_the_policy_asks_nobody_any_more(world: World) -> None:
+async def test_a_plan_that_awaits_approval_gets_a_successor_once_the_policy_asks_nobody_any_more(world: World) -> None:
     await world.policy(mode="Approve", actions=ONLY_SWITCHES)
     await world.service()
     world.planner.start()
@@ -275,7 +275,7 @@ async def test_a_change_that_awaits_approval_is_carried_out_once_the_policy_asks
         assert all(plan.spec.approval.required for plan in world.layouts())
         await world.policy(mode="Active", actions=ONLY_SWITCHES)
         await world.until(
-            lambda: not world.layouts()[-1].spec.approval.required, "the same change, in a plan that nobody approves"
+            lambda: not world.layouts()[-1].spec.approval.required, "a plan that nobody approves"
         )
     finally:
         load.cancel()

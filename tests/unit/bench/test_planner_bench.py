@@ -337,7 +337,12 @@ def test_a_part_is_worth_its_place_by_the_mean_or_by_one_real_load() -> None:
         "moon_conv": of("moon_conv", patience=0.882, forecast=0.9, calibration=0.88),
         "azure_conv": of("azure_conv", patience=0.915, forecast=0.96, calibration=0.9),
         "no full ablation": of("no full ablation", forecast=0.1),
+        "older full ablation": of("older full ablation", forecast=0.1, patience=0.1),
     }
+    older = found["older full ablation"]
+    older[f"{ABLATION} patience"] = [replace(each, sources="older") for each in older[f"{ABLATION} patience"]]
+    older_part = run(f"{ABLATION} learned start-up", 1, 0.1, 2.0, "azure_conv")
+    found["azure_conv"][older_part.planner] = [replace(older_part, sources="older")]
     found["step"][f"{ABLATION} forecast"] = [run(f"{ABLATION} forecast", 2, 0.8, 4.0)]
     made = {each.part: each for each in parts.worths(found)}
     assert {part: (round(each.mean, 4), each.is_enough) for part, each in made.items()} == {

@@ -179,7 +179,7 @@ class Observation:
     awaiting_approval: tuple[int, ...] | None = None  # ``Plan.spec.target`` of the plan that waits for a person
     needs_approval: bool = True  # … for what it changes, also by the policy and the layout of now
     encode_workers: tuple[Worker, ...] = ()  # they run another engine: no role switch reaches them
-    encode_replicas: int | None = None  # that are asked for; None: as many as there are
+    encode_replicas: int | None = None  # that are asked for; None: no pool, only those that are left of one
     encode_gpus: int = 1  # of one encode worker, also where none is there
     encode: EncodeLoad | None = None  # None: not known, or there is no encode pool
 
