@@ -48,7 +48,7 @@ class Worth:
 
 
 def worths(found: Mapping[str, Found]) -> list[Worth]:
-    """Of each part, on the loads that ran without patience, as all of a full ablation do; by runs of the same sources."""
+    """Of each part, by runs of the same sources, on loads that ran without patience, as all of a full ablation do."""
     loads = {name: of_load for name, of_load in found.items() if _pairs(of_load, "patience")}
     made = []
     for part in PARTS:

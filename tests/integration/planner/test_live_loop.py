@@ -274,9 +274,7 @@ async def test_a_plan_that_awaits_approval_gets_a_successor_once_the_policy_asks
         await world.looked_again(10)
         assert all(plan.spec.approval.required for plan in world.layouts())
         await world.policy(mode="Active", actions=ONLY_SWITCHES)
-        await world.until(
-            lambda: not world.layouts()[-1].spec.approval.required, "a plan that nobody approves"
-        )
+        await world.until(lambda: not world.layouts()[-1].spec.approval.required, "a plan that nobody approves")
     finally:
         load.cancel()
 
