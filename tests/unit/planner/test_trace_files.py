@@ -264,7 +264,7 @@ def test_a_missing_file_is_said(tmp_path: Path) -> None:
 def test_a_request_without_an_answer_counts_as_one_token_and_is_said(tmp_path: Path) -> None:
     loaded = load_trace(written(tmp_path, AZURE.replace(",44", ",0")))
     assert loaded.trace.output_tokens.tolist() == [1]
-    assert any("1 requests have a length of 0" in note for note in loaded.notes)
+    assert any("requests with a length of 0: 1;" in note for note in loaded.notes)
 
 
 @pytest.mark.parametrize("name", ["azure.csv", "mooncake.jsonl"])
@@ -296,7 +296,7 @@ def test_unordered_lines_are_put_in_order(tmp_path: Path) -> None:
 def test_sorting_is_said_and_only_where_it_was_needed(tmp_path: Path) -> None:
     later = MOONCAKE.replace("1000", "5000")
     mixed = load_trace(written(tmp_path, f"{later}\n{MOONCAKE}\n{later}"))
-    assert "1 requests stand after a later one: all are sorted by their time of arrival" in mixed.notes
+    assert "requests after a later one: 1; all are sorted by their time of arrival" in mixed.notes
     ordered = load_trace(written(tmp_path, f"{MOONCAKE}\n{later}"))
     assert not any("sorted" in note for note in ordered.notes)
 

@@ -127,7 +127,7 @@ def load_trace(
     notes += told
     earlier = sum(later.arrival_s < before.arrival_s for before, later in itertools.pairwise(requests))
     if earlier:
-        notes.append(f"{earlier} requests stand after a later one: all are sorted by their time of arrival")
+        notes.append(f"requests after a later one: {earlier}; all are sorted by their time of arrival")
     fault = None if accept_times else time_fault([request.arrival_s for request in requests])
     if fault is not None:
         raise TraceError(f"{path}: {fault} (read as {_read_as(made, time_unit)}){_remedy(made)}")
@@ -491,7 +491,7 @@ def _without_zeros(requests: list[Arrived]) -> tuple[list[Arrived], list[str]]:
     if not zeros:
         return requests, []
     taken = [r._replace(prompt_tokens=max(r.prompt_tokens, 1), output_tokens=max(r.output_tokens, 1)) for r in requests]
-    return taken, [f"{zeros} requests have a length of 0, which counts as 1 token"]
+    return taken, [f"requests with a length of 0: {zeros}; it counts as 1 token"]
 
 
 def _stem(path: Path) -> str:
