@@ -371,6 +371,7 @@ DAYS = "no request arrives for 19675.9 days after 0 s"
             "no request arrives for 11.1 h after 29.5 s, which is 100% of the trace",
         ),
         ([3] * 10, "timestamp", "all 10 requests have the same time"),
+        ([0, 2678400000], "timestamp", "no request arrives for 31.0 days after 0 s"),
     ],
 )  # fmt: skip
 def test_times_that_cannot_be_are_refused_with_the_format_and_what_would_help(
