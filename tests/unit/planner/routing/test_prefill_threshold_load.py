@@ -1,5 +1,7 @@
 """A prefill worker that gets too much beside decode workers with room: only the threshold can move work."""
 
+from functools import cache
+
 import pytest
 
 from pointsman.planner.core.tuning import SHIPPED, Tuning
@@ -16,6 +18,7 @@ RISE = ",length_cv=0.6,rise_s=400,fall_s=60,level_s=20"
 LONG_PROMPTS = "ramp:low=10,high=45,prompt_tokens=1800,output_tokens=80" + RISE
 
 
+@cache
 def attainment(shape: str, ttft_ms: float, seed: int, tuning: Tuning) -> float:
     """Of one prefill and three decode workers that stay."""
     each = Bounds(1, 3)
