@@ -142,6 +142,11 @@ def test_a_service_in_the_same_file_is_passed_over(tmp_path: Path) -> None:
     ("text", "said"),
     [
         (BARE.replace("ttftMs", "ttfMs"), "objectives.ttfMs: there is no such field; did you mean ttftMs?"),
+        (
+            BARE + "actions: {roleSwitch: {minDwellSecond: 9}}\n",
+            "minDwellSecond: there is no such field; known here: enabled, max",
+        ),
+        (BARE + "histori: {}\n", "histori: there is no such field; known here: actions, approvals"),
         (WHOLE.replace("budget", "bugdet"), "spec.bugdet: there is no such field; did you mean budget?"),
         (BARE.replace("1500", "soon"), "objectives.ttftMs: 'soon' is written"),
         (BARE + "budget: {maxGpus: 9}\n", "'budget' is written twice"),
