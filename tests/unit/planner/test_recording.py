@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -201,3 +202,25 @@ def test_a_mistake_in_the_access_is_said_by_its_option_with_what_would_be_right(
     error = capsys.readouterr().err
     assert error.startswith(f"pointsman record: {said}")
     assert "s3cret" not in error
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        (["--last", "1h", "--from", "2026-11-20T09:00+00:00"], "--from: not allowed with argument --last"),
+        (
+            ["--from", "2026-11-20T09:00+00:00", "--to", "2026-11-20T08:00+00:00"],
+            r"--from is 2026-11-\d\dT\S+; a time before 2026-11-\d\dT\S+ \(--to\) is needed",
+        ),
+    ],
+)
+def test_times_that_are_no_stretch_are_refused_as_they_were_written(
+    times: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--prometheus", "http://p:9090", "--service", "chat", "--out", "trace.jsonl", *times]
+    try:
+        ended = record_command.main(arguments)
+    except SystemExit as error:
+        ended = int(error.code or 0)
+    assert ended == 2
+    assert re.search(said, capsys.readouterr().err)

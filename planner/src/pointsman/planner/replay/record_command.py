@@ -44,7 +44,8 @@ def main(argv: list[str]) -> int:
     end_s = options.to or time.time()
     begin_s = options.begin or end_s - options.last
     if begin_s >= end_s:
-        print(f"pointsman record: --from is not before --to ({begin_s:.0f} and {end_s:.0f})", file=sys.stderr)
+        begin, end = _stamp(begin_s), _stamp(end_s)
+        print(f"pointsman record: --from is {begin}; a time before {end} (--to) is needed", file=sys.stderr)
         return 2
     try:
         server = Prometheus(options.prometheus, TIMEOUT_S, access=access(options), remedies=REMEDIES)
@@ -123,8 +124,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add_options(parser)
     add("--service", required=True, type=_name, metavar="NAME", help="the LLMService or ElasticGroup")
     add("-n", "--namespace", type=_name, metavar="NAME", help="its namespace (default: any)")
-    add("--last", type=_duration, default=3600.0, metavar="TIME", help="e.g. 90s, 15m, 1h, 2d (default: 1h)")
-    add("--from", dest="begin", type=_moment, metavar="TIME", help="instead of --last, e.g. 2026-11-20T09:00+01:00")
+    begin = parser.add_mutually_exclusive_group().add_argument
+    begin("--last", type=_duration, default=3600.0, metavar="TIME", help="e.g. 90s, 15m, 1h, 2d (default: 1h)")
+    begin("--from", dest="begin", type=_moment, metavar="TIME", help="instead of --last, e.g. 2026-11-20T09:00+01:00")
     add("--to", type=_moment, metavar="TIME", help="(default: now)")
     add("--out", required=True, type=Path, metavar="FILE", help="where the trace goes")
     add("--seed", type=int, default=1, metavar="N", help="of the values drawn within buckets (default: 1)")
