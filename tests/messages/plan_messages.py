@@ -103,6 +103,6 @@ def _encode(draw: random.Random) -> EncodeTarget:
     needed_now, needed = draw.randint(1, 4), draw.randint(1, 4)
     queue = EncodeQueue(images=1.0, images_scv=0.0, image_s=0.1, room_s=1.0, ttft_s=1.5)
     return EncodeTarget(
-        workers=needed, stuck=0, needed_now=needed_now, needed=needed, busy=needed - 0.5, rate_per_s=5.0, queue=queue,
-        share=0.5, mean_s=0.3, kept=1.0, kept_if_executed=1.0,
+        workers=needed, stuck=0, needed_now=needed_now, needed=needed, busy=needed - 0.5, serving=needed,
+        rate_per_s=5.0, arrival_scv=1.0, queue=queue, share=0.5, mean_s=0.3,
     )  # fmt: skip

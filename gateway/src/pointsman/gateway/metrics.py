@@ -117,6 +117,7 @@ class GatewayMetrics:
         )
         self.encode_failures = _counter(names.GATEWAY_ENCODE_FAILURES, self.registry)
         self.encode_requests = _counter(names.GATEWAY_ENCODE_REQUESTS, self.registry).labels(service)
+        self.encode_images = _counter(names.GATEWAY_ENCODE_IMAGES, self.registry).labels(service)
         self.encode_images_squared = _counter(names.GATEWAY_ENCODE_IMAGES_SQUARED, self.registry).labels(service)
         self.encode_in_flight = Gauge(
             names.GATEWAY_ENCODE_IN_FLIGHT.name, names.GATEWAY_ENCODE_IN_FLIGHT.help, ["service"],
@@ -220,6 +221,7 @@ class GatewayMetrics:
     def to_encode(self, images: int) -> None:
         """A request has so many images encoded by encode workers, none of them twice."""
         self.encode_requests.inc()
+        self.encode_images.inc(images)
         self.encode_images_squared.inc(images**2)
 
     def set_workers(self, counts: dict[tuple[str, str], int]) -> None:

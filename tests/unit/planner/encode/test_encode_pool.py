@@ -168,6 +168,29 @@ def test_no_decision_is_above_the_budget_or_the_bounds_or_leaves_a_pool_empty(
         layout, encode = (decision.prefill, decision.decode), decision.encode
 
 
+def scarce(requests_with_images: float, encode: int, layout: tuple[int, int] = (2, 2)) -> list[Decision]:
+    """16 GPUs where prefill and decode need 20, of 120 requests a second, and their images keep 3.7 encode workers as
+    busy as they may be."""
+    prompts = Load(arrivals_per_s=120, prompt_tokens=4000, output_tokens=250, prompt_length_shares=((4000, 1.0),))
+    load = images(requests_with_images, each=3, ms=9.5 * 120 / requests_with_images)
+    _, decisions = run([load] * 160, replace(POLICY, max_gpus=16, start_s=30.0), encode, prompts, layout)
+    assert all(d.prefill + d.decode + (d.encode or 0) <= 16 for d in decisions)
+    assert not any(d.changes_encode or d.changes_layout for d in decisions[-60:])
+    return decisions
+
+
+def test_of_a_scarce_budget_encode_workers_get_what_keeps_up_if_so_more_requests_are_in_time() -> None:
+    """The split by work is 3 and 13. With three, each request is late that waits for its images: all, or one in 20."""
+    assert [scarce(requests, 1)[-1].encode for requests in (120.0, 6.0)] == [4, 3]
+
+
+def test_an_encode_worker_that_others_need_more_is_no_spare_capacity() -> None:
+    removed = next(d for d in scarce(6.0, 6, (5, 5)) if d.changes_encode)
+    assert not removed.changes_layout
+    assert (removed.encode or 0) < dict(removed.inputs)["encodeNeededNow"]
+    assert removed.reason is Reason.UNSATISFIABLE
+
+
 @pytest.mark.parametrize(("rate", "heavier"), [(20.0, 12.0), (15.0, 4.0)])
 def test_a_budget_that_is_too_small_is_split_by_the_work(rate: float, heavier: float) -> None:
     """The others have it all at first, and give workers to a pool that is scarcer than they are."""
@@ -323,12 +346,12 @@ def test_a_worker_that_is_evicted_is_not_scaled_in(scale_in: bool, stabilization
 
 
 def test_where_scale_in_is_off_a_scarce_budget_takes_no_encode_worker() -> None:
-    """Prefill and decode need more than the budget has beside three encode workers."""
-    prompts = Load(arrivals_per_s=15, prompt_tokens=8000, output_tokens=300, prompt_length_shares=((8000, 1.0),))
+    """Prefill and decode need more than the budget has beside three encode workers, of which one would be enough."""
+    prompts = Load(arrivals_per_s=25, prompt_tokens=8000, output_tokens=300, prompt_length_shares=((8000, 1.0),))
 
     def fewest(scale_in: bool) -> int:
         policy = replace(POLICY, max_gpus=8, scale_in=scale_in)
-        return min(d.encode or 0 for d in run([images(4, each=4)] * 60, policy, 3, prompts, (3, 2))[1])
+        return min(d.encode or 0 for d in run([images(1, each=4)] * 20, policy, 3, prompts, (3, 2))[1])
 
     assert fewest(scale_in=True) < 3
     assert fewest(scale_in=False) == 3

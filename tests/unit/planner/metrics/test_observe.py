@@ -323,6 +323,17 @@ def test_what_comes_for_encode_workers_is_read_from_gateways_and_their_time_from
     assert found.waiting == 3, "of five, two are being encoded"
 
 
+def test_images_count_when_they_come_also_those_that_a_pool_which_is_too_small_has_not_encoded() -> None:
+    gateway = Images()
+    before = gateway.page()
+    gateway.request(1)
+    gateway.gateway.to_encode(5)
+    gateway.gateway.encode_in_flight.set(5)
+    found = encoding(gateway, before).encode
+    assert found is not None
+    assert (found.images, found.squared_images) == (3, 13)
+
+
 def test_images_that_were_encoded_at_one_time_share_the_workers_time() -> None:
     gateway = Images()
     before = gateway.page()

@@ -188,6 +188,9 @@ GATEWAY_ENCODE_FAILURES: Final = Metric(
 GATEWAY_ENCODE_REQUESTS: Final = Metric(
     "pointsman_gateway_encode_requests_total", "counter", ("service",), "Requests with images for encode workers."
 )
+GATEWAY_ENCODE_IMAGES: Final = Metric(
+    "pointsman_gateway_encode_images_total", "counter", ("service",), "Their images for encode workers."
+)
 GATEWAY_ENCODE_IMAGES_SQUARED: Final = Metric(
     "pointsman_gateway_encode_images_squared_total",
     "counter",

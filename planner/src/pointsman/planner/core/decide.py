@@ -145,8 +145,7 @@ def _awaits_plan(observation: Observation) -> bool:
 
 
 def _point(state: State, observation: Observation, policy: Policy, model: PerformanceModel) -> OperatingPoint:
-    observed = state.score.observed
-    missed = 1.0 if observed is None else 1 - observed  # unknown: any may be late
+    missed = 1 - (state.score.observed or 0.0)  # unknown: any may be late
     per_token_s = state.transfers.s_per_token
     return operating_point(
         model, observation, policy, state.lengths, state.shape, transfer_s_per_token=per_token_s, missed_share=missed
@@ -161,8 +160,7 @@ def _goal(policy: Policy, point: OperatingPoint) -> float:
 def _encode(
     state: State, observation: Observation, policy: Policy, load: Load, point: OperatingPoint
 ) -> tuple[State, EncodeTarget | None]:
-    trend = state.forecaster.trend
-    all_per_s = trend.level if trend is not None else load.arrivals_per_s
+    all_per_s = state.forecaster.trend.level if state.forecaster.trend else load.arrivals_per_s
     memory, wanted = target(state.encode, observation, policy, point, all_per_s)
     return replace(state, encode=memory), wanted
 
@@ -264,8 +262,8 @@ def _scored(
     scv, holds_back = state.forecaster.dispersion, observation.routing.flow != UNBOUNDED
     here = point.attainment(wanted.rate_per_s, scv, *serving, holds_back=holds_back)
     if encode is not None:
-        here = here * encode.kept
-        if_executed = None if if_executed is None else if_executed * encode.kept_if_executed
+        here = here * encode.kept(encode.serving)
+        if_executed = None if if_executed is None else if_executed * encode.kept(encode.workers)
     requests = load.arrivals_per_s * observation.window_s
     return state.score.observe(here, if_executed, service, requests, policy.objectives)
 

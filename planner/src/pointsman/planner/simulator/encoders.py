@@ -74,7 +74,7 @@ class Encoders:
         self._lacks_room = False
         self._billed_s = 0.0
         self._named = 0
-        self._requests = self._images = self._squared = 0  # requests that came, their images that were encoded
+        self._requests = self._images = self._squared = 0  # that came
         self.gpus_each = pool.gpus
         self.waiting = 0  # images that no worker has begun
         self.wanted = pool.workers
@@ -87,6 +87,7 @@ class Encoders:
     def add(self, request: Request, images: int, now_s: float) -> None:
         """A request comes with at least one image."""
         self._requests += 1
+        self._images += images
         self._squared += images * images
         self._queue.append(_Job(request, images, images))
         self.waiting += images
@@ -106,7 +107,6 @@ class Encoders:
     def _encoded(self, worker: _Worker) -> None:
         now_s, job = self._events.now_s, worker.job
         assert job is not None
-        self._images += 1
         worker.encode_s.observe(worker.took_s)
         worker.job = None
         if worker.condition is WorkerCondition.DRAINING:
@@ -136,10 +136,7 @@ class Encoders:
         return {
             named.GATEWAY_ENCODE_REQUESTS.name: {of_service: float(self._requests)},
             named.GATEWAY_ENCODE_IMAGES_SQUARED.name: {of_service: float(self._squared)},
-            named.GATEWAY_IMAGES.name: {
-                (("path", path), ("reason", reason), SERVICE): count
-                for path, reason, count in (("encode", "encoded", float(self._images)), ("local", "timed-out", 0.0))
-            },
+            named.GATEWAY_ENCODE_IMAGES.name: {of_service: float(self._images)},
             named.GATEWAY_ENCODE_IN_FLIGHT.name: {of_service: float(self.waiting + encoding)},
         }
 

@@ -1,16 +1,19 @@
 """What becomes of an encode target: the pools' shares of the one budget, and the decision with its words.
 
-Where the budget is less than all pools need, it is split so that the scarcest gets the most of its work, and nobody
-loses a worker for less than a twentieth more.
+Where the budget is less than all pools need, the scarcest gets the most of its work, and the encode pool more than that
+if so more requests are in time: gateways hold back what prefill and decode cannot serve, so that the others are in
+time, but no images. Where encode workers fall behind, all of these become late.
 """
 
-import math
 from dataclasses import dataclass, replace
+from typing import Final
 
 from pointsman.planner.core.encode.target import EncodeTarget
 from pointsman.planner.core.messages import encoders, layouts
 from pointsman.planner.core.sizing.pool_targets import Targets, cut
 from pointsman.planner.core.types import Decision, Layout, Observation, Policy, Reason, WorkerCondition
+
+_OTHERS_ENOUGH: Final = (Reason.STEADY, Reason.THRESHOLD, Reason.FLOW_CONTROL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +42,7 @@ def shared(target: EncodeTarget | None, observation: Observation, policy: Policy
     scarce = encode * encodes + others.total * observation.gpus_each > policy.max_gpus
     if scarce and (over or target is not None):
         # An encode pool whose load is unknown stays, unless prefill and decode would fall below their minimum.
-        busy, most = math.inf if target is None else target.busy, min(encode, has) if over else encode
-        encode, workers = _split(most, busy, observation, policy, wanted)
+        encode, workers = _split(target, min(encode, has) if over else encode, observation, policy, wanted)
         if workers < now.total:  # else the layout leaves out what would be started
             left = replace(wanted, **cut(now, Layout(1, 1), workers, wanted.load_ahead)._asdict())
     # Beyond the budget nothing is started: workers that still drain are no reason to remove more.
@@ -50,22 +52,23 @@ def shared(target: EncodeTarget | None, observation: Observation, policy: Policy
     return Shares(target, encode, rest, left, scarce, None if left is wanted else others)
 
 
-def _split(most: int, busy: float, observation: Observation, policy: Policy, wanted: Targets) -> tuple[int, int]:
-    """(encode workers, prefill and decode workers)."""
-    each, work, has = observation.gpus_each, sum(wanted.load_ahead), observation.encode_desired
+def _split(
+    target: EncodeTarget | None, most: int, observation: Observation, policy: Policy, wanted: Targets
+) -> tuple[int, int]:
+    """(encode workers, prefill and decode workers). All pools leave each other their minimum."""
+    has, each, work = observation.encode_desired, observation.gpus_each, sum(wanted.load_ahead)
     least = max(1, policy.encode.least if policy.encode else 1), max(2, policy.prefill.least + policy.decode.least)
     lowest = min(most, least[0] if policy.scale_in else has)
-
-    def others(encode: int) -> int:
-        return min(wanted.prefill + wanted.decode, (policy.max_gpus - encode * observation.encode_gpus) // each)
-
-    def served(encode: int) -> float:
-        return min(encode / busy, others(encode) / work)
-
-    able = [n for n in range(lowest, most + 1) if others(n) >= least[1]] or [lowest]
-    best, stays = max(able, key=served), min(max(has, able[0]), able[-1])
-    encode = best if served(best) > (1 + policy.tuning.switch_min_gain) * served(stays) else stays
-    return encode, others(encode)
+    left = ((policy.max_gpus - encode * observation.encode_gpus) // each for encode in range(most + 1))
+    others = [min(wanted.prefill + wanted.decode, workers) for workers in left]
+    able = [encode for encode in range(lowest, most + 1) if others[encode] >= least[1]] or [lowest]
+    encode = min(max(has, able[0]), able[-1])
+    if target is not None:
+        even = max(able, key=lambda encode: min(encode / target.busy, others[encode] / work))
+        in_time = {n: target.kept(n) * min(1.0, others[n] / work) for n in range(even, able[-1] + 1)}
+        best, encode = max(in_time, key=in_time.__getitem__), max(encode, even)
+        encode = best if in_time[best] > policy.tuning.rate_headroom * in_time[encode] else encode
+    return encode, others[encode]
 
 
 def keep_encode_pool(decision: Decision, observation: Observation, policy: Policy) -> Decision:
@@ -103,9 +106,9 @@ def add_encode_decision(decision: Decision, observation: Observation, policy: Po
     if shares.taken_from is not None and decision.changes_layout:
         reason = Reason.UNSATISFIABLE
         message = encoders.taken(shares.taken_from, need, policy.max_gpus, decision.layout)
-    elif only:
+    elif only and (encode > before or encode >= target.needed_now):
         reason = Reason.ENCODE_SHORT if encode > before else Reason.SPARE_CAPACITY
-    elif encode <= has < target.needed_now and reason in (Reason.STEADY, Reason.THRESHOLD, Reason.FLOW_CONTROL):
+    elif encode <= has and encode < target.needed_now and (only or reason in _OTHERS_ENOUGH):
         reason = Reason.UNSATISFIABLE
     if changes:
         message = encoders.scaled(message, before, encode, need if only else "")

@@ -98,17 +98,21 @@ class EncodeTarget:
     needed_now: int
     needed: int  # when a worker started now would serve
     busy: float  # … without rounding and waiting
+    serving: int
     rate_per_s: float
+    arrival_scv: float
     queue: EncodeQueue
     share: float  # of all requests that have images
     mean_s: float  # from arrival to the last embedding, by the pool that is wanted; mean over requests with images
-    kept: float  # share of all requests that the workers that serve bring on in time …
-    kept_if_executed: float  # … and those that are wanted
 
     @property
     def ttft_share(self) -> float:
         """What encoding takes of the TTFT objective of a request with images, mean; above 1: more than all of it."""
         return self.mean_s / self.queue.ttft_s
+
+    def kept(self, workers: int) -> float:
+        """Share of all requests that so many workers, or one, bring on in time."""
+        return 1 - self.share * self.queue.late_share(self.rate_per_s, self.arrival_scv, max(1, workers))
 
 
 def target(
@@ -159,10 +163,10 @@ def target(
         needed_now=needed_now,
         needed=needed,
         busy=max(queue.busy(ahead_per_s), min(1.0, needed)),
+        serving=active,
         rate_per_s=rate_per_s,
+        arrival_scv=scv,
         queue=queue,
         share=share,
         mean_s=queue.mean_s(rate_per_s, scv, max(wanted, needed_now)),
-        kept=1 - share * queue.late_share(rate_per_s, scv, max(1, active)),
-        kept_if_executed=1 - share * queue.late_share(rate_per_s, scv, wanted),
     )

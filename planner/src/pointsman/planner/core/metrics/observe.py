@@ -57,7 +57,7 @@ FAMILIES: Final = (
     named.WORKER_PREFILL_ENGINE_SECONDS.name,
     named.WORKER_PROMPT_TOKENS.name,
     named.WORKER_DECISIONS.name,
-    named.GATEWAY_IMAGES.name,
+    named.GATEWAY_ENCODE_IMAGES.name,
     named.GATEWAY_ENCODE_REQUESTS.name,
     named.GATEWAY_ENCODE_IMAGES_SQUARED.name,
     "vllm:prompt_tokens_by_source_total",
@@ -237,21 +237,18 @@ def _added(readings: Iterable[Reading], name: str, **only: str) -> float:
 
 def _encode_load(gateways: Sequence[Reading], encoders: Sequence[Seen]) -> EncodeLoad | None:
     """What came for encode workers; None: no gateway counts images."""
-    of_images = (named.GATEWAY_ENCODE_REQUESTS, named.GATEWAY_ENCODE_IMAGES_SQUARED, named.GATEWAY_IMAGES)
-    requests_name, squared_name, images_name = (metric.name for metric in of_images)
-    counting = _counting(gateways, requests_name, squared_name, images_name)
+    of_images = (named.GATEWAY_ENCODE_REQUESTS, named.GATEWAY_ENCODE_IMAGES, named.GATEWAY_ENCODE_IMAGES_SQUARED)
+    requests_name, images_name, squared_name = (metric.name for metric in of_images)
+    counting = _counting(gateways, requests_name, images_name, squared_name)
     if not counting:
         return None
     requests = _added(counting, requests_name)
-    images = sum(_added(counting, images_name, path=path) for path in ("encode", "local"))
-    mean_square = _share(_added(counting, squared_name), requests)
     in_flight = _sum_known(reading.gauge(named.GATEWAY_ENCODE_IN_FLIGHT.name) for reading in gateways)
     busy = sum(seen.worker.condition is WorkerCondition.ACTIVE for seen in encoders)
     return EncodeLoad(
         requests_per_s=sum(_added([reading], requests_name) / reading.seconds for reading in counting),
-        # A request is counted when it comes, its images when they are encoded: a mean is never above the mean square.
-        images=None if mean_square is None else min(images / requests, math.sqrt(mean_square)),
-        squared_images=mean_square,
+        images=_share(_added(counting, images_name), requests),
+        squared_images=_share(_added(counting, squared_name), requests),
         image_ms=_image_ms(encoders),
         waiting=None if in_flight is None else max(0.0, in_flight - busy),
     )
