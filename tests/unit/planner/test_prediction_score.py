@@ -124,14 +124,28 @@ def test_many_requests_weigh_more_than_few() -> None:
     score, asked = Score(), Objectives()
     for predicted, got, requests in ((1.0, 1.0, 100), (0.0, 0.5, 5), (1.0, 1.0, 250)):
         score = score.observe(predicted, 1.0, Service(attainment=got), requests, asked)
-    assert score.predicted == pytest.approx(0.995)
-    assert score.error == pytest.approx(0.0025)
+    assert score.predicted == pytest.approx(350 / 355)
+    assert score.error == pytest.approx(2.5 / 355)
+
+
+def test_the_first_requests_weigh_as_much_as_the_next_ones_until_there_are_500() -> None:
+    """A tenth of the requests is late, and by chance none of the first."""
+    score, asked = Score(), Objectives()
+    for late in (0, 1, *[0.5] * 18):
+        score = score.observe(1.0, None, Service(attainment=1 - late / 5), 5, asked)
+    assert score.requests == 100
+    assert score.observed == pytest.approx(0.9)
+    for _ in range(1000):
+        score = score.observe(1.0, None, Service(attainment=0.5), 5, asked)
+    assert score.requests == 500
+    assert score.observe(1.0, None, Service(attainment=1.0), 5, asked).observed == pytest.approx(0.505, abs=1e-4)
 
 
 def test_what_was_counted_against_other_objectives_is_forgotten() -> None:
     before, after = Objectives(ttft_ms=500), Objectives(ttft_ms=3000)
     score = Score().observe(0.9, None, Service(ttft_attainment=0.2, attainment=0.2), 1000, before)
-    assert score.observe(0.9, None, Service(attainment=1.0), 1, after).observed == 1.0
+    anew = score.observe(0.9, None, Service(attainment=1.0), 1, after)
+    assert (anew.observed, anew.requests) == (1.0, 1)
     assert score.observe(0.9, None, Service(attainment=1.0), 1, before).observed == pytest.approx(0.2016)
 
 

@@ -1,6 +1,7 @@
 """``pointsman replay`` as a user types it, on small loads."""
 
 import json
+import random
 import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -76,6 +77,28 @@ def test_objectives_that_no_layout_meets_are_said_with_what_would_be_right(
     )
     assert run(policy) == 0
     assert "out of reach" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("attainment", "said"), [(0.95, True), (0.89, False)])
+def test_the_share_of_prompts_that_are_out_of_reach_is_that_of_all_of_the_trace(
+    attainment: float, said: bool, policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One in ten prompts takes three times its objective on an idle worker. Of the first ones, by chance, one in five;
+    and gateways count no request as late before one has ended."""
+    draw, at_s, lines = random.Random(5), 0.0, []
+    for number in range(800):
+        at_s += draw.expovariate(2.0)
+        tokens = 100_000 if number % 10 == 3 or number == 4 else 800
+        lines.append(json.dumps({"timestamp": int(at_s * 1000), "input_length": tokens, "output_length": 100}))
+    trace, asked = tmp_path / "long.jsonl", tmp_path / "asked.yaml"
+    trace.write_text("\n".join(lines) + "\n")
+    asked.write_text(policy.read_text().replace("tpotMs: 40", f"tpotMs: 40, attainment: {attainment}"))
+    assert run(asked, "--workers", "2P2D", trace=str(trace)) == 0
+    found = re.search(r"out of reach: about (\d+)% of requests .* at most 0\.(\d+)", capsys.readouterr().out)
+    assert (found is not None) is said
+    if found is not None:
+        assert 9 <= int(found[1]) <= 11
+        assert int(found[2]) == pytest.approx(90, abs=1)
 
 
 def test_the_same_seed_gives_the_same_document(policy: Path, document: dict[str, Any], tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_a_switch_that_comes_before_starts_says_what_serves_and_takes_nobody_awa
     decision = looks(1, seen, EAGER, wanted((3, 2), (2, 2)))
     assert (decision.prefill, decision.decode) == (5, 3)
     assert decision.reason is Reason.PREFILL_SHORT
-    assert "2P2D is enough; running: 3P5D, serving: 1P5D." in decision.message
+    assert "2P2D is enough once all serve; running: 3P5D, serving: 1P5D." in decision.message
     assert decision.message.startswith("Switch roles from 3P5D to 5P3D: too few prefill workers. ")
     assert [a.action for a in decision.alternatives[:2]] == ["switch", "stay"]
 

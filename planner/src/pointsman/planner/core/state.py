@@ -33,7 +33,6 @@ class State:
     season: Season = field(default_factory=Season)
     learner: Learner = field(default_factory=Learner)
     engine_model: LearnedModel | None = None  # of an engine without a table
-    looks: int = 0
     lengths: Lengths = field(default_factory=Lengths)
     requests: float = 0.0
     shape: Shape = field(default_factory=Shape)
@@ -73,13 +72,14 @@ def learn(
             new_tokens = max(1.0, prompt_tokens * (1 - lengths.cached_share))
             samples = of_even_prompts(undisturbed(samples, known, new_tokens), known)
     learner, engine_model = state.learner.observe(samples), state.engine_model
-    # A new fit at each look would change what is needed with the noise of each.
-    if base is None and (state.looks < 12 or state.looks % 12 == 0):
+    # After the first half minute, a new fit at each look would change what is needed with the noise of each.
+    since_s = 0.0 if lengths.first_s is None else observation.at_s - lengths.first_s
+    if base is None and (since_s < 30 or since_s % 30 < window_s):
         engine_model = learner.fit() or engine_model
     return replace(
-        state, leads=leads, lengths=lengths, transfers=state.transfers.observe(load.pulling_s, load.pulled_tokens),
-        forecaster=forecaster, season=season if policy.seasonal else Season(), learner=learner,
-        engine_model=engine_model, looks=state.looks + 1,
+        state, leads=leads, lengths=lengths, learner=learner, engine_model=engine_model, forecaster=forecaster,
+        transfers=state.transfers.observe(load.pulling_s, load.pulled_tokens),
+        season=season if policy.seasonal else Season(),
         requests=min(state.requests + (load.measured or load.arrivals_per_s * window_s), 1e9),
         shape=state.shape.observe(samples, lengths), encode=state.encode.observe(observation, policy),
     )  # fmt: skip

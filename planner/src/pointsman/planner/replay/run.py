@@ -11,8 +11,8 @@ import yaml
 
 from pointsman.api.v1alpha1.plannerpolicy import Mode, PerformanceTable, PlannerPolicySpec
 from pointsman.api.v1alpha1.removed import removed_fields
-from pointsman.planner.core.types import Bounds, Policy
-from pointsman.planner.core.unreachable_objectives import out_of_reach
+from pointsman.planner.core.types import Bounds, Decision, Policy
+from pointsman.planner.core.unreachable_objectives import out_of_reach, unreachable_share
 from pointsman.planner.errors import ReplayError, TraceError, UnknownTable
 from pointsman.planner.performance_tables import ENGINE, table_names
 from pointsman.planner.policies import planner_policy
@@ -161,10 +161,27 @@ def _ignored(spec: PlannerPolicySpec) -> list[str]:
 
 
 def _missed(result: Result) -> list[str]:
-    """Objectives that no layout meets: on a live service the condition PlannerHealthy says so."""
-    said = (out_of_reach(made.decision, result.objectives, said=False) for made in result.decisions)
-    sentences = [one for one in said if one is not None]
-    return [f"objectives are out of reach: {sentences[-1]}"] if sentences else []
+    """Objectives that no layout meets, by the mean of the planner's estimates over all requests. On a live service the
+    condition PlannerHealthy has the estimate of the moment."""
+    numbered = [made.decision for made in result.decisions if made.decision.inputs]
+    if not numbered:
+        return []
+    of_some = [made for made in numbered if unreachable_share(made) > 0]
+    last = _with_share(of_some[-1], _mean_unreachable(result)) if of_some else numbered[-1]
+    sentence = out_of_reach(last, result.objectives, said=False)
+    return [] if sentence is None else [f"objectives are out of reach: {sentence}"]
+
+
+def _mean_unreachable(result: Result) -> float:
+    """Of all requests that came while the planner had an estimate."""
+    seen = [(p.unreachable_share, p.arrivals) for p in result.timeline if p.unreachable_share is not None]
+    return sum(share * came for share, came in seen) / max(1, sum(came for _, came in seen))
+
+
+def _with_share(decision: Decision, share: float) -> Decision:
+    """The decision with another share of requests that miss an objective even if they are alone."""
+    times, names = share / unreachable_share(decision), ("unreachableTtftShare", "unreachableTpotShare")
+    return replace(decision, inputs=tuple((n, times * value if n in names else value) for n, value in decision.inputs))
 
 
 def _assumed_engine(options: Options, spec: PlannerPolicySpec) -> list[str]:

@@ -15,6 +15,7 @@ from pointsman.planner.core.metrics.observe import Reading, Seen, counted_once, 
 from pointsman.planner.core.metrics.scrape_pair import Page
 from pointsman.planner.core.routing.publication import Publication, is_due
 from pointsman.planner.core.types import Decision, Observation, Policy, Reason, WorkerCondition
+from pointsman.planner.core.unreachable_objectives import unreachable_share
 from pointsman.planner.simulator.budget import Budget
 from pointsman.planner.simulator.decode_engine import (
     ITL_BINS,
@@ -218,7 +219,7 @@ class _Run:
             self._decisions.append(DecisionRecord(now_s, decision, refused))
         self._said = decision.reason
         self._last = seen, decision.reason
-        self._timeline.append(self._point(now_s, seen))
+        self._timeline.append(self._point(now_s, seen, decision))
         self._arrivals = 0
         if self._progress is not None:
             self._progress(now_s)
@@ -309,7 +310,7 @@ class _Run:
         known = target.page if target.page_s > target.before_s else None  # it was never read
         return Reading(target.before, known, target.page_s - target.before_s, is_old=failed)
 
-    def _point(self, now_s: float, seen: Observation) -> TimelinePoint:
+    def _point(self, now_s: float, seen: Observation, decision: Decision) -> TimelinePoint:
         fleet, path, encoders = self._fleet, self._path, self._encoders
         decoders = [worker.engine for worker in fleet.workers if worker.role is Role.DECODE]
         capacity = self._simulation.engine.kv_capacity_tokens * max(len(decoders), 1)
@@ -332,4 +333,5 @@ class _Run:
             encode_starting=encoders.count(WorkerCondition.STARTING) if encoders is not None else 0,
             encode_draining=encoders.count(WorkerCondition.DRAINING) if encoders is not None else 0,
             images_waiting=encoders.waiting if encoders is not None else 0,
+            unreachable_share=unreachable_share(decision) if decision.inputs else None,
         )

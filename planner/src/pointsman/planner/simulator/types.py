@@ -247,6 +247,7 @@ class TimelinePoint:
     encode_starting: int = 0
     encode_draining: int = 0
     images_waiting: int = 0
+    unreachable_share: float | None = None  # of requests, as the planner takes it; None: its decision has no numbers
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,8 +52,9 @@ class SwitchLeads:
         known = {name: (role, s) for name, role, s in self.workers if is_known and s is not None}
         serve = {w.name: w.role for w in observation.workers if w.condition in SERVES}
         ended = [max(1.0, between_s - s) for name, (role, s) in known.items() if serve.get(name) is role]
+        began_s = {name: s for name, (_, s) in known.items()}
         workers = tuple(
-            (w.name, w.role, known.get(w.name, (w.role, between_s))[1] if is_switching(w) else None)
+            (w.name, w.role, began_s.get(w.name, between_s) if is_switching(w) else None)
             for w in sorted(observation.workers, key=is_switching, reverse=True)
         )[:MAX_WORKERS]
         return SwitchLeads(workers, (*reversed(ended), *self.took_s)[:MOST_ENDED], observation.at_s)

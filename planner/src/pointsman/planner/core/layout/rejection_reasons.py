@@ -122,4 +122,4 @@ def _needless(choice: Choice, way: Way, lead_s: float) -> Iterator[str]:
         yield rejections.slower_than_switch(lead_s, switch_s)
     if any(wanted.grow.of(role) <= target.of(role) < wanted.needed_now.of(role) for role in more):
         yield layouts.too_late(start_s, target)
-    yield rejections.too_many(target) if more else rejections.NO_OTHER_REASON
+    yield rejections.too_many(target, layout.total) if more else rejections.NO_OTHER_REASON

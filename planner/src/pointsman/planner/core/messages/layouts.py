@@ -32,7 +32,7 @@ def situation(need: Layout, enough: bool, allowed: Layout | None, now: Layout, s
     limit = f", the policy allows {allowed}" if allowed else ""
     run = "" if changes or allowed or need == now else f"; running: {now}"
     if serving != now:
-        run = f"; running: {now}, serving: {serving}"
+        run = f"{' once all serve' if enough and not serving.has(need) else ''}; running: {now}, serving: {serving}"
     return f"{need} is {'enough' if enough else 'needed'}{limit}{run}"
 
 

@@ -76,9 +76,9 @@ def too_early(role: Role, whole_s: float, left_s: float) -> str:
     return f"{role.label} workers are started for the lowest need of {whole_s:.0f} s{left}"
 
 
-def too_many(enough: Layout) -> str:
-    """More workers than needed."""
-    return f"more workers than needed: {enough} is enough"
+def too_many(enough: Layout, workers: int) -> str:
+    """More workers than needed, or as many in other roles."""
+    return f"more workers than needed: {enough} is enough" if workers > enough.total else f"{enough} serves more now"
 
 
 NO_OTHER_REASON: Final = "fewer workers than the planner's rules retain"
