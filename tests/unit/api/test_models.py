@@ -1,11 +1,14 @@
 """The models of the custom resources, and the pure functions beside them."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pointsman.api.schema.rules import VALIDATIONS
+from pointsman.api.schema.structural import structural_schema, walk
 from pointsman.api.v1alpha1 import (
     OWNED_FLAGS,
     ClaimModel,
@@ -193,23 +196,8 @@ def test_a_policy_file_is_read_with_or_without_its_envelope() -> None:
             {"mode": "Shadow!"},
             "mode: 'Shadow!' is written; input should be 'Shadow', 'Approve', 'Active' or 'External'",
         ),
-        ({"budget": {"maxGpus": 2, "minGpus": 4}}, "budget: minGpus 4 is above maxGpus 2; write minGpus <= maxGpus"),
         ({"budget": {}}, "budget.maxGpus: this field is required"),
         ({"metrics": {"source": "Graphite"}}, "metrics.source: 'Graphite' is written; input should be 'Direct'"),
-        ({"metrics": {"source": "Prometheus"}}, "metrics: source is Prometheus, so prometheusUrl is required"),
-        (
-            {"metrics": {"prometheusSecretRef": {"name": "p"}}},
-            "metrics: prometheusSecretRef is set, so prometheusUrl is required; write the address",
-        ),
-        (
-            {
-                "metrics": {
-                    "prometheusUrl": "http://u@p",
-                    "prometheusSecretRef": {"name": "p"},
-                }
-            },
-            "metrics: prometheusUrl has a user and prometheusSecretRef is set; move user and password to the Secret",
-        ),
         (
             {"objectives": {"ttftMs": 0, "tpotMs": 40}},
             "objectives.ttftMs: 0 is written; input should be greater than 0",
@@ -222,6 +210,48 @@ def test_a_mistake_in_a_policy_file_is_named_with_path_value_and_what_is_right(
     with pytest.raises(StrictError) as refusal:
         PlannerPolicySpec.from_document({**POLICY, **change})
     assert any(sentence in problem for problem in refusal.value.problems), refusal.value.problems
+
+
+BREAKS_RULE: dict[str, dict[str, Any]] = {
+    "budget: minGpus 4 is above maxGpus 2; write minGpus <= maxGpus": {"budget": {"maxGpus": 2, "minGpus": 4}},
+    "actions.convertibleDecode: convertibleDecode is not built yet: bursts are answered by threshold and switch; "
+    "leave convertibleDecode out": {"actions": {"convertibleDecode": {"enabled": True}}},
+    "performance: table and configMap are both set; write one of them": {
+        "performance": {"table": {"model": "m", "gpu": "h100_sxm"}, "configMap": {"name": "m"}}
+    },
+    "metrics: source is Prometheus, so prometheusUrl is required; write the address": {
+        "metrics": {"source": "Prometheus"}
+    },
+    "metrics: prometheusSecretRef is set, so prometheusUrl is required; write the address": {
+        "metrics": {"prometheusSecretRef": {"name": "p"}}
+    },
+    "metrics: prometheusUrl has a user and prometheusSecretRef is set; move user and password to the Secret": {
+        "metrics": {"prometheusUrl": "http://u@p", "prometheusSecretRef": {"name": "p"}}
+    },
+}
+"""What a policy file that breaks a CEL rule of the API server is refused with: one for each rule."""
+
+
+@pytest.mark.parametrize(("sentence", "change"), BREAKS_RULE.items(), ids=lambda each: str(each)[:40])
+def test_a_policy_file_that_breaks_a_rule_of_the_api_server_is_refused(sentence: str, change: dict[str, Any]) -> None:
+    with pytest.raises(StrictError) as refusal:
+        PlannerPolicySpec.from_document({**POLICY, **change})
+    assert refusal.value.problems == (sentence,)
+
+
+def test_every_rule_of_the_api_server_is_checked_in_a_file_with_the_same_message() -> None:
+    schemas = walk(structural_schema(PlannerPolicySpec))
+    rules = [(path, rule) for path, schema in schemas for rule in schema.get(VALIDATIONS, ())]
+    unchecked = [
+        (path, rule)
+        for path, rule in rules
+        if not any(
+            sentence == f"{path}: {rule['message']}" if "message" in rule else sentence.startswith(f"{path}: ")
+            for sentence in BREAKS_RULE
+        )
+    ]
+    assert unchecked == []
+    assert len(rules) == len(BREAKS_RULE)
 
 
 def test_all_mistakes_of_a_policy_file_are_reported_at_once() -> None:

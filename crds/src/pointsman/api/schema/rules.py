@@ -75,10 +75,20 @@ def reserved_fields(schema: dict[str, Any]) -> dict[str, Any]:
             "description": f"Not built yet, and refused: {instead}.",
             "type": "object",
             PRESERVE_UNKNOWN: True,
-            VALIDATIONS: [Rule("false", f"{name} is not built yet: {instead}").manifest()],
+            VALIDATIONS: [Rule("false", _not_built(name, instead)).manifest()],
         }
         for name, instead in reserved.items()
     }
+
+
+def reserved_messages(schema_extra: object) -> dict[str, str]:
+    """Why each reserved field is refused; ``schema_extra`` is the ``json_schema_extra`` of a model."""
+    reserved = schema_extra.get(_RESERVED, {}) if isinstance(schema_extra, Mapping) else {}
+    return {name: _not_built(name, instead) for name, instead in reserved.items()}
+
+
+def _not_built(name: str, instead: str) -> str:
+    return f"{name} is not built yet: {instead}"
 
 
 def cel_string(text: str) -> str:

@@ -246,6 +246,9 @@ class TableConfigMap(ApiModel):
     )
 
 
+_TWO_TABLES: Final = "table and configMap are both set; write one of them"
+
+
 class Performance(ApiModel):
     """What the planner knows about speed before it has measured."""
 
@@ -256,11 +259,17 @@ class Performance(ApiModel):
         default=None, description="Performance table measured with pointsman profile, instead of a published one."
     )
 
+    @model_validator(mode="after")
+    def _has_one_table(self) -> "Performance":
+        if self.table is not None and self.config_map is not None:
+            raise ValueError(_TWO_TABLES)
+        return self
+
     model_config = ConfigDict(
         json_schema_extra=extra(
             Rule(
                 "!has(self.table) || !has(self.configMap)",
-                "table and configMap are both set; write one of them",
+                _TWO_TABLES,
             ),
         )
     )

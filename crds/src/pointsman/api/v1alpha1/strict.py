@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from pointsman.api.credentials import mask_credentials
+from pointsman.api.schema.rules import reserved_messages
 from pointsman.api.v1alpha1.removed import IGNORED
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -48,10 +49,13 @@ def _unknown_fields(annotation: Any, value: Any, path: str) -> Iterator[str]:
             return
         fields = {field.alias or name: field for name, field in model.model_fields.items()}
         used = [name for name, field in fields.items() if not (field.description or "").startswith(IGNORED)]
+        reserved = reserved_messages(model.model_config.get("json_schema_extra"))
         for key, item in value.items():
             where = f"{path}.{key}" if path else str(key)
             if key in fields:
                 yield from _unknown_fields(fields[key].annotation, item, where)
+            elif key in reserved:
+                yield f"{where}: {reserved[key]}"
             else:
                 near = get_close_matches(str(key), used, n=1, cutoff=0.5)
                 hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(sorted(used))}"
