@@ -254,6 +254,21 @@ def test_every_rule_of_the_api_server_is_checked_in_a_file_with_the_same_message
     assert len(rules) == len(BREAKS_RULE)
 
 
+@pytest.mark.parametrize("name", ["chat", "0", "chat-2.fast", "a" * 253])
+def test_a_name_that_the_api_server_takes_is_read(name: str) -> None:
+    assert PlannerPolicySpec.from_document({"kind": "PlannerPolicy", "metadata": {"name": name}, "spec": POLICY})
+
+
+@pytest.mark.parametrize("name", ["", "Chat", "my chat", "chat_2", "-chat", "chat.", "chat..2", "chat\n", "a" * 254])
+def test_a_name_that_the_api_server_refuses_is_refused_in_a_file(name: str) -> None:
+    with pytest.raises(StrictError) as refusal:
+        PlannerPolicySpec.from_document({"kind": "PlannerPolicy", "metadata": {"name": name}, "spec": POLICY})
+    assert refusal.value.problems == (
+        f"metadata.name: {name!r} is written; write at most 253 lower-case letters, digits, '-' and '.', with a letter "
+        "or digit at both ends",
+    )
+
+
 def test_all_mistakes_of_a_policy_file_are_reported_at_once() -> None:
     with pytest.raises(StrictError) as refusal:
         PlannerPolicySpec.from_document({"mode": "On", "budgets": {}})

@@ -1,10 +1,11 @@
 """Reading what people write by hand: unknown fields are errors, named with path and nearest valid name."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from types import UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -14,6 +15,11 @@ from pointsman.api.schema.rules import reserved_messages
 from pointsman.api.v1alpha1.removed import IGNORED
 
 Model = TypeVar("Model", bound=BaseModel)
+
+
+_MAX_NAME_LENGTH: Final = 253
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+"""A DNS subdomain, as the API server requires of names. No CEL rule has it, because the API server has it for all."""
 
 
 class StrictError(ValueError):
@@ -27,14 +33,25 @@ class StrictError(ValueError):
 def parse_strictly(model: type[Model], document: Any) -> Model:
     """``document`` as ``model``, refusing fields the model does not have, and a value of another type as the API server
     does: text is no number. Raises StrictError with all mistakes."""
-    unknown = unknown_fields(model, document)
+    problems = [*unknown_fields(model, document), *_wrong_name(model, document)]
     try:
         parsed = model.model_validate_json(json.dumps(document), strict=True)
     except ValidationError as error:
-        raise StrictError([*unknown, *(_sentence(detail) for detail in error.errors())]) from error
-    if unknown:
-        raise StrictError(unknown)
+        raise StrictError([*problems, *(_sentence(detail) for detail in error.errors())]) from error
+    if problems:
+        raise StrictError(problems)
     return parsed
+
+
+def _wrong_name(model: type[BaseModel], document: Any) -> Iterator[str]:
+    """A sentence for a name that the API server refuses, if ``model`` is a kind."""
+    metadata = document.get("metadata") if "metadata" in model.model_fields and isinstance(document, Mapping) else None
+    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    if isinstance(name, str) and not (len(name) <= _MAX_NAME_LENGTH and _NAME.fullmatch(name)):
+        yield (
+            f"metadata.name: {name!r} is written; write at most {_MAX_NAME_LENGTH} lower-case letters, digits, '-' "
+            "and '.', with a letter or digit at both ends"
+        )
 
 
 def unknown_fields(model: type[BaseModel], document: Any) -> list[str]:
