@@ -205,6 +205,31 @@ def test_a_mistake_in_the_access_is_said_by_its_option_with_what_would_be_right(
 
 
 @pytest.mark.parametrize(
+    ("given", "example"),
+    [
+        ("127.0.0.1:1", "http://127.0.0.1:1"),
+        ("prometheus.monitoring.svc/path", "http://prometheus.monitoring.svc/path"),
+        ("ftp://p:9090", "http://p:9090"),
+        ("u:s3cret@p:9090", "http://***@p:9090"),
+        ("http://", "http://localhost:9090"),
+        ("", "http://localhost:9090"),
+    ],
+)
+def test_an_address_that_is_no_url_is_refused_with_one_that_is(
+    given: str, example: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        record_command.parse(["--prometheus", given, "--service", "chat", "--out", "trace.jsonl"])
+    assert ended.value.code == 2
+    assert f"--prometheus: a URL with http:// or https:// is needed, e.g. {example};" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("url", ["http://p", "HTTPS://p:9090/path", "http://u:p@p:9090", "http://[::1]:9090"])
+def test_an_address_of_a_prometheus_is_taken_as_it_is(url: str) -> None:
+    assert record_command.parse(["--prometheus", url, "--service", "c", "--out", "f"]).prometheus == url
+
+
+@pytest.mark.parametrize(
     ("times", "said"),
     [
         (["--last", "1h", "--from", "2026-11-20T09:00+00:00"], "--from: not allowed with argument --last"),

@@ -120,7 +120,13 @@ def parse(argv: list[str]) -> argparse.Namespace:
         epilog=_EPILOG,
     )
     add = parser.add_argument
-    add("--prometheus", required=True, metavar="URL", help="address of the Prometheus that scrapes the gateways")
+    add(
+        "--prometheus",
+        required=True,
+        type=_url,
+        metavar="URL",
+        help="address of the Prometheus that scrapes the gateways",
+    )
     add_options(parser)
     add("--service", required=True, type=_name, metavar="NAME", help="the LLMService or ElasticGroup")
     add("-n", "--namespace", type=_name, metavar="NAME", help="its namespace (default: any)")
@@ -131,6 +137,13 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add("--out", required=True, type=Path, metavar="FILE", help="where the trace goes")
     add("--seed", type=int, default=1, metavar="N", help="of the values drawn within buckets (default: 1)")
     return parser.parse_args(argv)
+
+
+def _url(text: str) -> str:
+    if not re.match("https?://[^ /?#]", text, re.IGNORECASE):
+        host = text.rpartition("://")[2].lstrip("/") or "localhost:9090"
+        raise argparse.ArgumentTypeError(f"a URL with http:// or https:// is needed, e.g. http://{host}")
+    return text
 
 
 def _name(text: str) -> str:
