@@ -17,6 +17,7 @@ from unit.planner.replay_policy import POLICY
 SMALL = "step:low=2,high=10,up_s=60,down_s=150,duration_s=200"
 TRACES = Path(__file__).parent / "traces"
 ROOT = Path(__file__).parents[3]
+TABLES = ROOT / "planner" / "src" / "pointsman" / "planner" / "tables"
 CHAT = ROOT / "examples" / "policies" / "chat.yaml"
 AZURE = ROOT / "bench" / "data" / "azure-llm-2023" / "AzureLLMInferenceTrace_conv.csv.xz"
 MINUTES = ("--workers", "1P1D", "--first-seconds", "300")
@@ -320,6 +321,53 @@ def test_one_request_has_no_rate(policy: Path, tmp_path: Path, capsys: pytest.Ca
     assert json.loads(out.read_text())["figures"]["goodput_per_s"] is None
     assert run(policy, "--sweep", "seed=1", trace=str(trace)) == 0
     assert "unknown" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("prompt_tokens", "output_tokens", "times", "refused"),
+    [
+        (800, 1, r"TTFT +\d.*TPOT +none +every answer has one token\nITL +none +every answer has one token\n", None),
+        (800, 2, r"TTFT +\d.*TPOT +\d.*ITL +\d", None),
+        (
+            300_000,
+            2,
+            r"TTFT +none +no request was answered\nTPOT +none .*ITL +none +no request was answered\n",
+            "requests refused: 3; prompt and answer do not fit into 131072 tokens, the longest context of a simulated "
+            "engine",
+        ),
+    ],
+)
+def test_times_that_no_answer_has_are_none_and_refusals_have_their_reason(
+    prompt_tokens: int,
+    output_tokens: int,
+    times: str,
+    refused: str | None,
+    policy: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    header = {"format": "pointsman-trace", "version": 1, "name": "short", "block_tokens": 512}
+    requests = [
+        {"arrival_s": float(at_s), "prompt_tokens": prompt_tokens, "output_tokens": output_tokens} for at_s in range(3)
+    ]
+    trace = tmp_path / "short.jsonl"
+    trace.write_text("".join(f"{json.dumps(line)}\n" for line in (header, *requests)))
+    assert run(policy, trace=str(trace)) == 0
+    said = re.sub(" +\n", "\n", capsys.readouterr().out)
+    assert re.search(times, said, re.DOTALL), said
+    assert ("requests refused" in said) == (refused is not None)
+    assert (refused or "") in said
+
+
+def test_requests_that_exceed_the_kv_cache_of_a_worker_are_refused_with_its_size(
+    policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shipped = json.loads((TABLES / "Meta-Llama-3.1-8B__l40s__vllm__tp1.json").read_text())
+    table = tmp_path / "small.json"
+    table.write_text(json.dumps({**shipped, "kv_capacity_tokens": 50_000}))
+    large = "steady:rate=1,duration_s=5,prompt_tokens=60000,length_cv=0"
+    assert run(policy, "--table", str(table), trace=large) == 0
+    assert "prompt and answer do not fit into the 50000 tokens of a worker's KV cache" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

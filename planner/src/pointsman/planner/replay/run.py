@@ -34,6 +34,7 @@ from pointsman.planner.simulator.types import (
     Faults,
     Leads,
     Network,
+    Outcome,
     Planner,
     PrefixCache,
     Result,
@@ -113,7 +114,8 @@ def replay(options: Options, policy: PolicyFile, load: Load, command: str, progr
     if options.group is not None:
         group = load_group(options.group)
         of_group, described = run_group(options, policy, group, load.trace, progress)
-        return _replay(options, policy, load, of_group, described, assumptions(options, group), command)
+        assumed = [*assumptions(options, group), *_refused(of_group, "the instances of the group")]
+        return _replay(options, policy, load, of_group, described, assumed, command)
     simulation, described = _simulation(options, policy.spec)
     if load.trace.images is not None and simulation.encode is None:
         raise ReplayError(
@@ -122,7 +124,12 @@ def replay(options: Options, policy: PolicyFile, load: Load, command: str, progr
         )
     core = _core_policy(options, policy.spec, simulation)
     result = simulate(load.trace, simulation, core, _planner(options.planner), progress=progress)
-    assumed = [*_assumed_engine(options, policy.spec), *_start(options, simulation), *_missed(result)]
+    assumed = [
+        *_assumed_engine(options, policy.spec),
+        *_start(options, simulation),
+        *_missed(result),
+        *_refused(result, _limit(simulation.engine)),
+    ]
     return _replay(options, policy, load, result, described, assumed, command)
 
 
@@ -182,6 +189,19 @@ def _with_share(decision: Decision, share: float) -> Decision:
     """The decision with another share of requests that miss an objective even if they are alone."""
     times, names = share / unreachable_share(decision), ("unreachableTtftShare", "unreachableTpotShare")
     return replace(decision, inputs=tuple((n, times * value if n in names else value) for n, value in decision.inputs))
+
+
+def _refused(result: Result | GroupResult, limit: str) -> list[str]:
+    """Why requests are refused."""
+    number = int((result.outcome == Outcome.REFUSED).sum())
+    return [f"requests refused: {number}; prompt and answer do not fit into {limit}"] if number else []
+
+
+def _limit(engine: Engine) -> str:
+    """What prompt and answer of a request must fit into."""
+    if engine.kv_capacity_tokens < engine.max_context_tokens:
+        return f"the {engine.kv_capacity_tokens} tokens of a worker's KV cache"
+    return f"{engine.max_context_tokens} tokens, the longest context of a simulated engine"
 
 
 def _assumed_engine(options: Options, spec: PlannerPolicySpec) -> list[str]:

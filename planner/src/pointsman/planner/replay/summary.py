@@ -150,7 +150,7 @@ def figures(result: Result) -> Figures:
         peak_gpus=result.peak_gpus,
         ttft_ms=_percentiles(result.ttft_s),
         tpot_ms=_percentiles(result.tpot_s),
-        itl_ms=Percentiles(*(_known(result.itl_s.quantile(share / 100) * 1000) for share in _PERCENTILES)),
+        itl_ms=_itl(result),
         completed=int(completed.sum()),
         shed=int((result.outcome == Outcome.SHED).sum()),
         unfinished=int((result.outcome == Outcome.UNFINISHED).sum()),
@@ -165,6 +165,13 @@ def figures(result: Result) -> Figures:
         stops=sum(change.kind == "stop" for change in result.transitions),
         failed_transitions=sum(not change.succeeded for change in result.transitions),
     )
+
+
+def _itl(result: Result) -> Percentiles:
+    """Of all gaps. The simulator counts the decode step of a first token, too; answers of one token have no gap."""
+    if (result.outcome == Outcome.COMPLETED).any() and np.isnan(result.tpot_s).all():
+        return Percentiles(None, None, None, None)
+    return Percentiles(*(_known(result.itl_s.quantile(share / 100) * 1000) for share in _PERCENTILES))
 
 
 def document(

@@ -26,8 +26,8 @@ def figure_rows(document: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         ("goodput", _rate(found["goodput_per_s"]), "requests within both objectives"),
         ("GPU-hours", f"{found['gpu_hours']:.2f}", f"at most {found['peak_gpus']} GPUs at once"),
         ("goodput per GPU-hour", f"{found['goodput_per_gpu_hour']:.0f}", "requests within both objectives"),
-        ("TTFT", _three(found["ttft_ms"]), "P50 / P90 / P99, ms"),
-        ("TPOT", _three(found["tpot_ms"]), "P50 / P90 / P99, ms; mean per request"),
+        _times("TTFT", found, "ms"),
+        _times("TPOT", found, "ms; mean per request"),
         *(_group_rows(found) if is_group(document) else _service_rows(document)),
     ]
 
@@ -35,7 +35,7 @@ def figure_rows(document: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 def _service_rows(document: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     found = document["figures"]
     return [
-        ("ITL", _three(found["itl_ms"]), "P50 / P90 / P99, ms; every gap"),
+        _times("ITL", found, "ms; every gap"),
         ("queued", f"{found['held']}", _held(found)),
         *_encode_rows(document),
         ("prefilled remotely", f"{found['prefilled_remotely']:.0%}", f"{found['preemptions']} preemptions"),
@@ -133,8 +133,11 @@ def _held(found: Mapping[str, Any]) -> str:
     return f"late anyway{none}; the longest {found['longest_held_s']:.0f} s"
 
 
-def _three(percentiles: Mapping[str, float | None]) -> str:
-    values = [percentiles[name] for name in ("p50", "p90", "p99")]
-    return " / ".join(
-        "unknown" if value is None else f"{value:.0f}" if value >= 100 else f"{value:.1f}" for value in values
-    )
+def _times(name: str, found: Mapping[str, Any], remark: str) -> tuple[str, str, str]:
+    """The row of three percentiles; none is known without the others."""
+    percentiles = found[f"{name.lower()}_ms"]
+    values = [percentiles[share] for share in ("p50", "p90", "p99")]
+    if None in values:
+        return name, "none", "every answer has one token" if found["completed"] else "no request was answered"
+    shown = " / ".join(f"{value:.0f}" if value >= 100 else f"{value:.1f}" for value in values)
+    return name, shown, f"P50 / P90 / P99, {remark}"
