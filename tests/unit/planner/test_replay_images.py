@@ -12,6 +12,7 @@ import pytest
 from pointsman.planner.errors import TraceError
 from pointsman.planner.replay.command import main
 from pointsman.planner.replay.generators import generate, named_shape
+from pointsman.planner.replay.options import parse
 from pointsman.planner.replay.requests import faster, first, superposed
 from pointsman.planner.replay.summary import digest
 from pointsman.planner.replay.trace_files import load_trace, write_trace
@@ -148,6 +149,16 @@ def test_what_cannot_be_replayed_is_named_with_what_would_be_right(
     [
         (["--encode-workers", "2"], "--encode-workers needs --encode-milliseconds MS"),
         (["--encode-bounds", "1-2"], "--encode-bounds needs --encode-milliseconds MS"),
+        (["--workers", "2E1P1D"], "--workers with encode workers needs --encode-milliseconds MS"),
+        (
+            ["--encode-milliseconds", "5", "--workers", "2E1P1D", "--encode-workers", "3"],
+            "--workers has 2 encode workers, --encode-workers 3: write one",
+        ),
+        (
+            ["--encode-milliseconds", "5", "--workers", "0E1P1D"],
+            "'0E1P1D' is no layout; write 2P4D for two prefill and four decode workers, or 3E2P4D with three encode "
+            "workers, at least one each",
+        ),
         (["--encode-milliseconds", "0"], "'0' is no number above 0"),
         (["--encode-milliseconds", "5", "--encode-bounds", "3-2"], "'3-2': write 1-6"),
     ],
@@ -158,6 +169,27 @@ def test_a_wrong_option_of_the_pool_is_named(
     with pytest.raises(SystemExit):
         run(policy, *arguments)
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--workers", "2E1P2D"),
+        ("--workers", "2e1p2d", "--encode-workers", "2"),
+        ("--workers", "1P2D", "--encode-workers", "2"),
+    ],
+)
+def test_encode_workers_are_given_in_the_layout_or_beside_it(arguments: tuple[str, ...]) -> None:
+    options = parse(["--trace", "step", "--policy", "p.yaml", "--encode-milliseconds", "5", *arguments])
+    assert (options.workers, options.encode_workers) == ((1, 2), 2)
+
+
+def test_a_sweep_of_layouts_may_have_encode_workers(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = ("--sweep", "workers=1E1P2D,2E1P2D")
+    assert run(policy, *rows, "--encode-milliseconds", "50", trace="steady:images=1,duration_s=20") == 0
+    assert "2E1P2D" in capsys.readouterr().out
+    assert run(policy, *rows, trace="steady:duration_s=20") == 2
+    assert "--sweep workers: 1E1P2D needs --encode-milliseconds MS" in capsys.readouterr().err
 
 
 def test_another_encode_time_is_another_service_for_a_comparison(

@@ -109,10 +109,17 @@ def parse(argv: list[str]) -> Options:
         parser.error("--fail-if-worse needs --compare FILE")
     if given.table is not None and (given.model or given.gpu or given.engine or given.tp):
         parser.error("--table FILE is the engine: --model, --gpu, --engine and --tp choose a shipped one instead")
+    workers, encode_workers = given.workers or (None, None)
     if given.encode_milliseconds is None:
+        if encode_workers is not None:
+            parser.error("--workers with encode workers needs --encode-milliseconds MS, the time for one image")
         for flag in ("encode_workers", "encode_bounds", "encode_gpus"):
             if getattr(given, flag) is not None:
                 parser.error(f"--{flag.replace('_', '-')} needs --encode-milliseconds MS, the time for one image")
+    if given.encode_workers is not None and encode_workers not in (None, given.encode_workers):
+        parser.error(
+            f"--workers has {encode_workers} encode workers, --encode-workers {given.encode_workers}: write one"
+        )
     if given.group is not None:
         for name in _OF_SERVICES:
             if getattr(given, name) is not None:
@@ -125,12 +132,12 @@ def parse(argv: list[str]) -> Options:
         parser.error("--sweep goes with --json only: it makes a table, not one report")
     return Options(
         trace=given.trace, policy=given.policy, model=given.model, gpu=given.gpu, engine=given.engine, tp=given.tp,
-        workers=given.workers, planner=given.planner, seed=given.seed, startup_s=given.startup_seconds,
+        workers=workers, planner=given.planner, seed=given.seed, startup_s=given.startup_seconds,
         switch_s=given.switch_seconds, speed=given.speed, copies=given.copies, first_s=given.first_seconds,
         block_tokens=given.block_tokens, time_unit=given.time_unit, accept_times=given.accept_times,
         table=given.table, max_sequences=given.max_sequences, engine_factors=given.engine_factors, noise=given.noise,
         prefix_hit_share=given.prefix_hits, metric_dropout=given.metric_dropout,
-        encode_ms=given.encode_milliseconds, encode_workers=given.encode_workers,
+        encode_ms=given.encode_milliseconds, encode_workers=given.encode_workers or encode_workers,
         encode_bounds=given.encode_bounds, encode_gpus=given.encode_gpus,
         group=given.group, instances=given.instances,
         step_s=given.step_milliseconds and tuple(each / 1000 for each in given.step_milliseconds),
@@ -139,14 +146,16 @@ def parse(argv: list[str]) -> Options:
     )  # fmt: skip
 
 
-def parse_workers(text: str) -> tuple[int, int]:
-    """``2P4D`` as (2, 4). Raises ValueError for anything else, and for a role without a worker."""
-    found = re.fullmatch(r"(\d+)[Pp](\d+)[Dd]", text)
-    if found is None or not (int(found[1]) and int(found[2])):
+def parse_workers(text: str) -> tuple[tuple[int, int], int | None]:
+    """``2P4D`` as ((2, 4), None), ``3E2P4D`` as ((2, 4), 3). Raises ValueError for anything else, and for a role
+    without a worker."""
+    found = re.fullmatch(r"(?:(\d+)E)?(\d+)P(\d+)D", text, re.IGNORECASE)
+    if found is None or any(number is not None and int(number) == 0 for number in found.groups()):
         raise ValueError(
-            f"'{text}' is no layout; write 2P4D for two prefill and four decode workers, at least one each"
+            f"'{text}' is no layout; write 2P4D for two prefill and four decode workers, or 3E2P4D with three encode "
+            "workers, at least one each"
         )
-    return int(found[1]), int(found[2])
+    return (int(found[2]), int(found[3])), None if found[1] is None else int(found[1])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -188,7 +197,12 @@ def _parser() -> argparse.ArgumentParser:
     engine("--noise", type=_share, default=0.08, metavar="SHARE", help="spread of its times (default: 0.08)")
 
     service = parser.add_argument_group("the service and its surroundings").add_argument
-    service("--workers", type=_layout, metavar="nPmD", help="layout at the start (default: the smallest in the budget)")
+    service(
+        "--workers",
+        type=_layout,
+        metavar="nPmD",
+        help="layout at the start, with encode workers e.g. 3E2P4D (default: the smallest in the budget)",
+    )
     service("--startup-seconds", type=_seconds, default=120.0, metavar="S", help="a new worker takes (default: 120)")
     service("--switch-seconds", type=_seconds, default=2.0, metavar="S", help="a switch takes, drained (default: 2)")
     service(
@@ -320,7 +334,7 @@ def _step(text: str) -> tuple[float, float]:
     return fixed, each
 
 
-def _layout(text: str) -> tuple[int, int]:
+def _layout(text: str) -> tuple[tuple[int, int], int | None]:
     try:
         return parse_workers(text)
     except ValueError as error:

@@ -75,7 +75,10 @@ def _with_option(options: Options, key: str, value: str) -> Options:
             case "copies":
                 return replace(options, copies=int(value))
             case "workers":
-                return replace(options, workers=parse_workers(value))
+                workers, encode_workers = parse_workers(value)
+                if encode_workers is not None and options.encode_ms is None:
+                    raise ValueError(f"{value} needs --encode-milliseconds MS, the time for one image")
+                return replace(options, workers=workers, encode_workers=encode_workers or options.encode_workers)
             case "instances":
                 return replace(options, instances=int(value))
             case _:
