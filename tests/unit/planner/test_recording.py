@@ -224,6 +224,13 @@ def test_an_address_that_is_no_url_is_refused_with_one_that_is(
     assert f"--prometheus: a URL with http:// or https:// is needed, e.g. {example};" in capsys.readouterr().err
 
 
+def test_where_the_trace_goes_is_looked_at_before_anything_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        record_command.main(["--prometheus", "http://127.0.0.1:1", "--service", "chat", "--out", "/nope/trace.jsonl"])
+    assert ended.value.code == 2
+    assert "--out: there is no folder /nope; create it, or name another file" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("url", ["http://p", "HTTPS://p:9090/path", "http://u:p@p:9090", "http://[::1]:9090"])
 def test_an_address_of_a_prometheus_is_taken_as_it_is(url: str) -> None:
     assert record_command.parse(["--prometheus", url, "--service", "c", "--out", "f"]).prometheus == url

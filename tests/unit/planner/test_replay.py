@@ -275,7 +275,7 @@ def test_both_public_formats_are_replayed(policy: Path) -> None:
         (["--workers", "5P5D"], "--workers 5P5D needs 10 GPUs, budget.maxGpus is 6"),
         (["--compare", "nothing.json"], "nothing.json: it cannot be read"),
         (["--first-seconds", "0"], "no request arrives in the first 0 s"),
-        (["--json", "/proc/nowhere/out.json", "--first-seconds", "20"], "it cannot be written"),
+        (["--json", "/proc/out.json", "--first-seconds", "20"], "it cannot be written"),
     ],
 )
 def test_what_cannot_be_used_is_named_and_ends_with_2(
@@ -295,6 +295,10 @@ def test_what_cannot_be_used_is_named_and_ends_with_2(
         (["--speed", "0"], "'0' is no number above 0"),
         (["--sweep", "budget.maxGpus"], "write KEY=A,B,C"),
         (["--sweep", "a=1", "--html", "x"], "--sweep goes with --json only"),
+        (["--json", "/nope/x"], "--json: there is no folder /nope; create it, or name another file"),
+        (["--html", "/nope/x"], "--html: there is no folder /nope; create it, or name another file"),
+        (["--svg", "/"], "--svg: / is a folder; name a file"),
+        (["--svg", f"/{'x' * 300}/y"], "cannot be written: File name too long"),
     ],
 )
 def test_a_wrong_option_is_named_and_ends_with_2(

@@ -123,6 +123,7 @@ def test_a_wrong_option_is_said_with_what_would_be_right(
 def test_where_the_table_goes_is_looked_at_before_anything_is_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    nowhere = tmp_path / "missing" / "table.json"
-    assert main(["--url", "http://127.0.0.1:1", "--out", str(nowhere)]) == 2
-    assert f"--out is {nowhere}: it must be a file in a folder that is there" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["--url", "http://127.0.0.1:1", "--out", str(tmp_path / "missing" / "table.json")])
+    assert ended.value.code == 2
+    assert f"--out: there is no folder {tmp_path}/missing; create it" in capsys.readouterr().err

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from pointsman.process.arguments import CommandParser
+from pointsman.process.arguments import CommandParser, output_file
 
 _DESCRIPTION: Final = """\
 Measure one live vLLM worker and write its performance table: prefill time by prompt and cached prefix, decode step by
@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("-n", "--namespace", metavar="NAME", help="the service's (default: the context's, as for kubectl)")
     add("--kubeconfig", type=Path, metavar="FILE", help="(default: KUBECONFIG, ~/.kube/config, the pod's)")
-    add("--out", required=True, type=Path, metavar="FILE", help="where the table goes")
+    add("--out", required=True, type=output_file, metavar="FILE", help="where the table goes")
     add("--minutes", type=_minutes, default=5.0, metavar="M", help="longest duration (default: 5)")
     add("--served-model", metavar="NAME", help="where the worker serves several (default: the first it lists)")
 

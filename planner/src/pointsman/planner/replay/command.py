@@ -171,6 +171,5 @@ def _bar(what: str, loaded: Load) -> AbstractContextManager[Callable[[float], No
 
 
 def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     print(f"wrote {path}", file=sys.stderr)

@@ -9,7 +9,7 @@ from typing import Final
 from pointsman.planner.replay.comparison import parse_tolerance
 from pointsman.planner.replay.generators import SHAPES
 from pointsman.planner.replay.trace_files import TimeUnit
-from pointsman.process.arguments import CommandParser
+from pointsman.process.arguments import CommandParser, output_file
 
 _DESCRIPTION: Final = """\
 Run a trace through a simulated service, with the planner and the policy file that are used live. Prints attainment,
@@ -264,9 +264,9 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     out = parser.add_argument_group("output").add_argument
-    out("--json", type=Path, metavar="FILE", help="everything, for --compare and other programs")
-    out("--html", type=Path, metavar="FILE", help="a report with pictures, in one file")
-    out("--svg", type=Path, metavar="FILE", help="its pictures alone")
+    out("--json", type=output_file, metavar="FILE", help="everything, for --compare and other programs")
+    out("--html", type=output_file, metavar="FILE", help="a report with pictures, in one file")
+    out("--svg", type=output_file, metavar="FILE", help="its pictures alone")
     out("--compare", type=Path, metavar="FILE", help="a --json of before: print the difference")
     out("--fail-if-worse", type=_tolerance, metavar="X%", help="exit status 1 if worse than that by more than X%%")
     out(

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Final
 
 from pointsman.api.credentials import mask_credentials
@@ -18,7 +17,7 @@ from pointsman.planner.replay.prometheus_history import Scrapes, by_pod
 from pointsman.planner.replay.record_access import REMEDIES, access, add_options
 from pointsman.planner.replay.recording import FAMILIES, recording
 from pointsman.planner.replay.trace_files import write_trace
-from pointsman.process.arguments import CommandParser
+from pointsman.process.arguments import CommandParser, output_file
 
 CHUNK_S: Final = 1800.0  # of history in one query: a day at once would be tens of megabytes
 TIMEOUT_S: Final = 30.0
@@ -134,7 +133,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     begin("--last", type=_duration, default=3600.0, metavar="TIME", help="e.g. 90s, 15m, 1h, 2d (default: 1h)")
     begin("--from", dest="begin", type=_moment, metavar="TIME", help="instead of --last, e.g. 2026-11-20T09:00+01:00")
     add("--to", type=_moment, metavar="TIME", help="(default: now)")
-    add("--out", required=True, type=Path, metavar="FILE", help="where the trace goes")
+    add("--out", required=True, type=output_file, metavar="FILE", help="where the trace goes")
     add("--seed", type=int, default=1, metavar="N", help="of the values drawn within buckets (default: 1)")
     return parser.parse_args(argv)
 
