@@ -1,7 +1,9 @@
 """The ``pointsman`` command."""
 
 import logging
+import tomllib
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +25,14 @@ COMMANDS = (
 def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     assert "usage: pointsman" in capsys.readouterr().out
+
+
+def test_the_version_is_the_one_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "cli" / "pyproject.toml").read_text())["project"]
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"pointsman {project['version']}\n"
+    assert main(["--help"]) == 0
+    assert "pointsman --version" in capsys.readouterr().out
 
 
 def test_an_unknown_command_is_named_with_what_exists(capsys: pytest.CaptureFixture[str]) -> None:

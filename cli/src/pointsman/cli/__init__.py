@@ -5,7 +5,7 @@ object a callable ``(argv: list[str]) -> int`` whose first docstring line is sho
 """
 
 import sys
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, version
 
 from pointsman.process.logs import configure_logs_of_a_guest
 
@@ -15,6 +15,9 @@ GROUP = "pointsman.commands"
 def main(argv: list[str] | None = None) -> int:
     """Run one subcommand; returns the process's exit code."""
     arguments = sys.argv[1:] if argv is None else argv
+    if arguments[:1] == ["--version"]:
+        print(f"pointsman {version('pointsman-cli')}")
+        return 0
     commands = {entry.name: entry for entry in sorted(entry_points(group=GROUP), key=lambda e: e.name)}
     if not arguments or arguments[0] in {"-h", "--help"}:
         print(_help({name: entry.load().__doc__ or "" for name, entry in commands.items()}))
@@ -32,5 +35,9 @@ def main(argv: list[str] | None = None) -> int:
 def _help(summaries: dict[str, str]) -> str:
     lines = ["usage: pointsman COMMAND [ARGUMENTS]", "", "commands:"]
     lines += [f"  {name:<18} {doc.strip().splitlines()[0] if doc.strip() else ''}" for name, doc in summaries.items()]
-    lines += ["", "'pointsman COMMAND --help' explains one command, with examples."]
+    lines += [
+        "",
+        "'pointsman COMMAND --help' explains one command, with examples.",
+        "'pointsman --version' prints the version.",
+    ]
     return "\n".join(lines)
