@@ -317,6 +317,19 @@ def test_a_mistake_in_the_options_is_one_line(policy: Path, capsys: pytest.Captu
     assert said == "pointsman replay: argument --noise: '2' is no share of 0 to 1; see 'pointsman replay --help'\n"
 
 
+def test_metrics_may_be_stale_sooner_than_the_next_evaluation(policy: Path, tmp_path: Path) -> None:
+    """Each evaluation decides on pages that it has just read, so no rule keeps ``staleAfterSeconds`` above the
+    interval. With Prometheus, ``PlannerHealthy`` reports a value that is too small."""
+    decisions = []
+    for stale_s in (5, 60):
+        changed, out = tmp_path / "policy.yaml", tmp_path / "out.json"
+        changed.write_text(POLICY.replace("intervalSeconds: 5", f"intervalSeconds: 30, staleAfterSeconds: {stale_s}"))
+        assert run(changed, "--json", str(out)) == 0
+        decisions.append(json.loads(out.read_text())["decisions"])
+    assert any(made["changes_layout"] for made in decisions[0])
+    assert decisions[0] == decisions[1]
+
+
 def test_one_request_has_no_rate(policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace, out = tmp_path / "one.csv", tmp_path / "one.json"
     trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n")
