@@ -945,6 +945,22 @@ async def test_pages_of_a_service_that_is_not_planned_any_more_are_forgotten(mon
     await scenario.run(monkeypatch, lambda: bool(scenario.kept) and scenario.kept[-1] == (set(), f"{KEY}/"))
 
 
+async def test_the_first_requests_do_not_say_which_share_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = (("unreachableTtftShare", 0.2), ("unreachableTpotShare", 0.0), ("longestReachablePromptTokens", 9000.0))
+    scenario = Scenario(decisions=lambda seen: replace(steady(seen), inputs=shares))
+    decide = scenario.decide
+
+    def counted(state: State, seen: Observation, *rest: Any) -> tuple[State, Decision, NextTick]:
+        state, decision, tick = decide(state, seen, *rest)
+        return replace(state, requests=30.0 * len(scenario.seen)), decision, tick
+
+    monkeypatch.setattr(scenario, "decide", counted)
+    await scenario.run(monkeypatch, lambda: len(scenario.seen) > 12)
+    reasons = [each["reason"] for written in scenario.api.applied for each in written["status"]["conditions"]]
+    assert reasons == ["Planning", "ObjectivesOutOfReach"]
+    assert [look for look, written in enumerate(scenario.per_look(), 1) if "condition" in written] == [1, 7]
+
+
 async def test_objectives_stay_out_of_reach_while_decisions_have_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     def decisions(seen: Observation) -> Decision:
         batch = {2: 0.5, 6: 0.5, 9: 8.0}.get(len(scenario.seen))  # a batch below one: even a single request is too slow
