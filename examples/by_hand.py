@@ -60,7 +60,7 @@ def needed(when):
 
 text = sys.stdin.read()
 if text.startswith("{"):
-    plans = [(each["at_s"], each["inputs"]) for each in json.loads(text)["decisions"]]
+    plans = [(each["at_s"], each["inputs"]) for each in json.loads(text).get("decisions", ())]
 else:
     number = r"(\w+)(?:(?:, |\s+)value: |  +)(-?\d[-+.\de]*)"
     plans = [(None, {name: float(value) for name, value in re.findall(number, text)})]

@@ -265,7 +265,7 @@ def test_a_name_that_the_api_server_refuses_is_refused_in_a_file(name: str) -> N
         PlannerPolicySpec.from_document({"kind": "PlannerPolicy", "metadata": {"name": name}, "spec": POLICY})
     assert refusal.value.problems == (
         f"metadata.name: {name!r} is written; write at most 253 lower-case letters, digits, '-' and '.', with a letter "
-        "or digit at both ends",
+        "or digit at both ends of each part between dots",
     )
 
 

@@ -431,7 +431,7 @@ def test_the_program_of_the_page_says_how_it_is_called(arguments: tuple[str, ...
     ]
 
 
-@pytest.mark.parametrize("read", ["", "nothing", '{"decisions": [{"at_s": 2.5, "inputs": {}}]}'])
+@pytest.mark.parametrize("read", ["", "nothing", '{"items": []}', '{"decisions": [{"at_s": 2.5, "inputs": {}}]}'])
 def test_the_program_of_the_page_says_that_there_are_no_numbers(read: str) -> None:
     ended = run_program(read, "0.95", "90", "16")
     assert (ended.returncode, ended.stderr.strip()) == (

@@ -14,9 +14,20 @@ from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.encode.target import EncodeMemory
 from pointsman.planner.core.engine.learned_model import LearnedModel
+from pointsman.planner.core.prediction_score import Score
 from pointsman.planner.core.sizing.pool_targets import MOST_RETURNS, Needs
 from pointsman.planner.core.state import STATE_VERSION, State
-from pointsman.planner.core.types import Bounds, EngineSample, Load, Observation, Policy, Reason, WorkerCondition
+from pointsman.planner.core.types import (
+    Bounds,
+    EngineSample,
+    Load,
+    Objectives,
+    Observation,
+    Policy,
+    Reason,
+    Service,
+    WorkerCondition,
+)
 from pointsman.planner.core.workload.prefix_cache_hits import Prefixes
 from pointsman.planner.core.workload.seasonality import Season
 from pointsman.planner.memory import from_json, load, load_last, load_publications, to_json
@@ -109,6 +120,16 @@ def test_what_an_older_planner_remembered_is_taken_over_without_what_it_did_not_
     del saved["encode"], saved["lengths"]["prefixes"]
     restored = from_json(json.dumps(saved))
     assert restored == replace(known, encode=EncodeMemory(), lengths=replace(known.lengths, prefixes=Prefixes()))
+
+
+def test_what_clients_got_by_an_older_planner_is_not_replaced_by_the_next_requests() -> None:
+    asked = Objectives()
+    score = Score().observe(0.9, None, Service(attainment=0.9), 600, asked)
+    saved = json.loads(to_json(State(score=score)))
+    del saved["score"]["requests"]
+    restored = from_json(json.dumps(saved | {"looks": 7}))
+    assert restored == State(score=replace(score, requests=500))
+    assert restored.score.observe(0.9, None, Service(attainment=1.0), 5, asked).observed == pytest.approx(0.901)
 
 
 def test_an_engine_that_was_learned_keeps_its_model_over_the_change_of_its_name() -> None:

@@ -102,6 +102,25 @@ def test_the_share_of_prompts_that_are_out_of_reach_is_that_of_all_of_the_trace(
         assert int(found[2]) == pytest.approx(90, abs=1)
 
 
+def test_prompts_that_are_out_of_reach_are_reported_also_if_they_changed_no_decision(
+    policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They come late, and the policy allows no change."""
+    lines = []
+    for number in range(600):
+        tokens = 100_000 if number > 200 and number % 5 == 0 else 800
+        lines.append(json.dumps({"timestamp": 500 * number, "input_length": tokens, "output_length": 100}))
+    trace, fixed = tmp_path / "late.jsonl", tmp_path / "fixed.yaml"
+    trace.write_text("\n".join(lines) + "\n")
+    actions = "{roleSwitch: {enabled: false}, scaleOut: {enabled: false}, scaleIn: {enabled: false}, "
+    actions += "flowControl: {enabled: false}, remotePrefill: {enabled: false}}"
+    fixed.write_text(re.sub(r"actions: .*", f"actions: {actions}", policy.read_text()))
+    assert run(fixed, "--workers", "2P3D", trace=str(trace)) == 0
+    found = re.search(r"out of reach: about (\d+)% of requests", capsys.readouterr().out)
+    assert found is not None
+    assert 8 <= int(found[1]) <= 14
+
+
 def test_the_same_seed_gives_the_same_document(policy: Path, document: dict[str, Any], tmp_path: Path) -> None:
     assert run(policy, "--json", str(tmp_path / "again.json")) == 0
     again = json.loads((tmp_path / "again.json").read_text())

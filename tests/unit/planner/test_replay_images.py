@@ -133,7 +133,7 @@ def test_a_replay_without_images_shows_nothing_of_them(
         (["--encode-milliseconds", "50", "--encode-workers", "9"], "9 encode worker.* budget.maxGpus is 10"),
         (
             ["--encode-milliseconds", "50", "--encode-workers", "4", "--encode-bounds", "1-3"],
-            "--encode-workers 4 is not within --encode-bounds 1-3",
+            "4 encode workers at the start are not within --encode-bounds 1-3",
         ),
     ],
 )

@@ -89,6 +89,9 @@ def from_json(text: str, service: str | None = None) -> State | None:
             extra={"service": service, "version": state.version, "expected": STATE_VERSION},
         )
         return None
+    if state.score.observed is not None and state.score.requests == 0:
+        # Saved before requests were counted: a mean over the last 500, which the next look must not replace.
+        state = replace(state, score=replace(state.score, requests=500.0))
     return state
 
 

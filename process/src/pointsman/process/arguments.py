@@ -26,6 +26,8 @@ def output_file(text: str) -> Path:
         is_folder, has_folder = path.is_dir(), path.parent.is_dir()
     except OSError as error:
         raise argparse.ArgumentTypeError(f"{text} cannot be written: {error.strerror}") from None
+    if not text:
+        raise argparse.ArgumentTypeError("the name is empty; name a file")
     if is_folder:
         raise argparse.ArgumentTypeError(f"{text} is a folder; name a file")
     if not has_folder:

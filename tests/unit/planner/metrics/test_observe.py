@@ -334,6 +334,22 @@ def test_images_count_when_they_come_also_those_that_a_pool_which_is_too_small_h
     assert (found.images, found.squared_images) == (3, 13)
 
 
+def test_while_a_gateway_does_not_count_images_the_load_of_the_others_is_not_taken_for_all() -> None:
+    """A gateway of an earlier version beside a new one, as while a service is updated."""
+    gateway, earlier = Images(), Images()
+    before, of_earlier = gateway.page(), earlier.page()
+    gateway.request(2)
+    earlier.request(2)
+    name = named.GATEWAY_ENCODE_IMAGES.name
+    older = {family: samples for family, samples in earlier.page().items() if family != name}
+    readings = [Reading(before, gateway.page(), 5.0), Reading(of_earlier, older, 5.0)]
+    found = observation(
+        at_s=100, age_s=1, gateways=readings, workers=[], routing=ROUTING, objectives=OBJECTIVES,
+        plan_in_progress=False, encode_replicas=1,
+    )  # fmt: skip
+    assert found.encode is None
+
+
 def test_images_that_were_encoded_at_one_time_share_the_workers_time() -> None:
     gateway = Images()
     before = gateway.page()

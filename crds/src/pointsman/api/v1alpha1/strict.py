@@ -50,7 +50,7 @@ def _wrong_name(model: type[BaseModel], document: Any) -> Iterator[str]:
     if isinstance(name, str) and not (len(name) <= _MAX_NAME_LENGTH and _NAME.fullmatch(name)):
         yield (
             f"metadata.name: {name!r} is written; write at most {_MAX_NAME_LENGTH} lower-case letters, digits, '-' "
-            "and '.', with a letter or digit at both ends"
+            "and '.', with a letter or digit at both ends of each part between dots"
         )
 
 

@@ -72,9 +72,9 @@ def learn(
             new_tokens = max(1.0, prompt_tokens * (1 - lengths.cached_share))
             samples = of_even_prompts(undisturbed(samples, known, new_tokens), known)
     learner, engine_model = state.learner.observe(samples), state.engine_model
-    # After the first half minute, a new fit at each look would change what is needed with the noise of each.
+    # After the first twelve looks, a new fit at each would change what is needed with the noise of each.
     since_s = 0.0 if lengths.first_s is None else observation.at_s - lengths.first_s
-    if base is None and (since_s < 30 or since_s % 30 < window_s):
+    if base is None and (since_s < 12 * window_s or since_s % (12 * window_s) < window_s):
         engine_model = learner.fit() or engine_model
     return replace(
         state, leads=leads, lengths=lengths, learner=learner, engine_model=engine_model, forecaster=forecaster,

@@ -100,8 +100,8 @@ class Tuning(BaseModel):
     ended meanwhile are measured wrong. Shorter: more is forgotten."""
     rate_headroom: Factor = 1.15
     """Workers are removed only if the remaining ones, and the threshold is raised only if the decode workers, can serve
-    this many times the rate. Encode workers get another share of a scarce budget only if so many times the requests are
-    in time. Higher: more GPUs. Lower: changes are undone."""
+    this many times the rate. A scarce budget is split anew with encode workers only if that is so many times as good,
+    also for so many times the images. Higher: more GPUs. Lower: changes are undone."""
     new_requests_windows: Factor = 2.5
     """For this many scale-in windows after the prompts changed, workers for those before are retained. More: more
     GPUs. Fewer: workers are started again if the old mix returns."""

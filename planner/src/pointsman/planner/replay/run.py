@@ -173,8 +173,8 @@ def _missed(result: Result) -> list[str]:
     numbered = [made.decision for made in result.decisions if made.decision.inputs]
     if not numbered:
         return []
-    of_some = [made for made in numbered if unreachable_share(made) > 0]
-    last = _with_share(of_some[-1], _mean_unreachable(result)) if of_some else numbered[-1]
+    of_some = result.unreachable
+    last = numbered[-1] if of_some is None else _with_share(of_some, _mean_unreachable(result))
     sentence = out_of_reach(last, result.objectives, said=False)
     return [] if sentence is None else [f"objectives are out of reach: {sentence}"]
 
@@ -290,7 +290,9 @@ def _encode_pool(options: Options, spec: PlannerPolicySpec, others_gpus: int) ->
     bounds, gpus = options.encode_bounds, options.encode_gpus or 1
     workers = options.encode_workers or (bounds[0] if bounds else 1)
     if bounds and not bounds[0] <= workers <= bounds[1]:
-        raise ReplayError(f"--encode-workers {workers} is not within --encode-bounds {bounds[0]}-{bounds[1]}")
+        raise ReplayError(
+            f"{workers} encode workers at the start are not within --encode-bounds {bounds[0]}-{bounds[1]}"
+        )
     if others_gpus + workers * gpus > spec.budget.max_gpus:
         raise ReplayError(
             f"{workers} encode worker(s) of {gpus} GPU(s) and {others_gpus} GPUs of the others at the start: "

@@ -112,6 +112,7 @@ class _Run:
         self._scraped_s = 0.0  # when targets were last scraped
         self._timeline: list[TimelinePoint] = []
         self._decisions: list[DecisionRecord] = []
+        self._unreachable: Decision | None = None
         self._said: Reason | None = None
         self._arrivals = 0
         self._read(0.0)
@@ -139,6 +140,7 @@ class _Run:
             timeline=tuple(self._timeline),
             decisions=tuple(self._decisions),
             transitions=self._transitions(),
+            unreachable=self._unreachable,
             gpu_hours=self._gpu_hours(ended_s),
             peak_gpus=self._budget.peak,
             ended_s=ended_s,
@@ -217,6 +219,8 @@ class _Run:
         acts = decision.changes_layout or publishes or decision.changes_encode
         if acts or decision.reason is not self._said:
             self._decisions.append(DecisionRecord(now_s, decision, refused))
+        if unreachable_share(decision) > 0:
+            self._unreachable = decision
         self._said = decision.reason
         self._last = seen, decision.reason
         self._timeline.append(self._point(now_s, seen, decision))

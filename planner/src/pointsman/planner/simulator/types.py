@@ -357,6 +357,7 @@ class Result(Served):
     timeline: tuple[TimelinePoint, ...]
     decisions: tuple[DecisionRecord, ...]
     transitions: tuple[TransitionRecord, ...]
+    unreachable: Decision | None = None  # the last one by which some requests miss an objective even if they are alone
 
     @property
     def switches(self) -> int:

@@ -6,14 +6,11 @@ time, but no images. Where encode workers fall behind, all of these become late.
 """
 
 from dataclasses import dataclass, replace
-from typing import Final
 
 from pointsman.planner.core.encode.target import EncodeTarget
 from pointsman.planner.core.messages import encoders, layouts
 from pointsman.planner.core.sizing.pool_targets import Targets, cut
 from pointsman.planner.core.types import Decision, Layout, Observation, Policy, Reason, WorkerCondition
-
-_OTHERS_ENOUGH: Final = (Reason.STEADY, Reason.THRESHOLD, Reason.FLOW_CONTROL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +55,21 @@ def _split(
     """(encode workers, prefill and decode workers). All pools leave each other their minimum."""
     has, each, work = observation.encode_desired, observation.gpus_each, sum(wanted.load_ahead)
     least = max(1, policy.encode.least if policy.encode else 1), max(2, policy.prefill.least + policy.decode.least)
-    lowest = min(most, least[0] if policy.scale_in else has)
+    lowest, clearly = min(most, least[0] if policy.scale_in else has), policy.tuning.rate_headroom
     left = ((policy.max_gpus - encode * observation.encode_gpus) // each for encode in range(most + 1))
     others = [min(wanted.prefill + wanted.decode, workers) for workers in left]
     able = [encode for encode in range(lowest, most + 1) if others[encode] >= least[1]] or [lowest]
-    encode = min(max(has, able[0]), able[-1])
-    if target is not None:
-        even = max(able, key=lambda encode: min(encode / target.busy, others[encode] / work))
-        in_time = {n: target.kept(n) * min(1.0, others[n] / work) for n in range(even, able[-1] + 1)}
-        best, encode = max(in_time, key=in_time.__getitem__), max(encode, even)
-        encode = best if in_time[best] > policy.tuning.rate_headroom * in_time[encode] else encode
+    stays = min(max(has, able[0]), able[-1])
+    if target is None:
+        return stays, others[stays]
+    even = max(able, key=lambda n: min(n / target.busy, others[n] / work) * (clearly if n == stays else 1.0))
+
+    def in_time(n: int) -> float:
+        # Estimates near the limit of a pool are very different from one look to the next.
+        kept = target.kept(n, times=1.0 if n == stays else clearly)
+        return kept * min(1.0, others[n] / work) * (clearly if n == max(even, stays) else 1.0)
+
+    encode = max(range(even, able[-1] + 1), key=in_time)
     return encode, others[encode]
 
 
@@ -106,9 +108,10 @@ def add_encode_decision(decision: Decision, observation: Observation, policy: Po
     if shares.taken_from is not None and decision.changes_layout:
         reason = Reason.UNSATISFIABLE
         message = encoders.taken(shares.taken_from, need, policy.max_gpus, decision.layout)
-    elif only and (encode > before or encode >= target.needed_now):
-        reason = Reason.ENCODE_SHORT if encode > before else Reason.SPARE_CAPACITY
-    elif encode <= has and encode < target.needed_now and (only or reason in _OTHERS_ENOUGH):
+    elif only:
+        less = Reason.UNSATISFIABLE if shares.scarce else Reason.SPARE_CAPACITY
+        reason = Reason.ENCODE_SHORT if encode > before else less
+    elif encode <= has < target.needed_now and reason in (Reason.STEADY, Reason.THRESHOLD, Reason.FLOW_CONTROL):
         reason = Reason.UNSATISFIABLE
     if changes:
         message = encoders.scaled(message, before, encode, need if only else "")

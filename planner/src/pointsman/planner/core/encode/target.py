@@ -110,9 +110,9 @@ class EncodeTarget:
         """What encoding takes of the TTFT objective of a request with images, mean; above 1: more than all of it."""
         return self.mean_s / self.queue.ttft_s
 
-    def kept(self, workers: int) -> float:
-        """Share of all requests that so many workers, or one, bring on in time."""
-        return 1 - self.share * self.queue.late_share(self.rate_per_s, self.arrival_scv, max(1, workers))
+    def kept(self, workers: int, times: float = 1.0) -> float:
+        """Share of all requests that so many workers, or one, bring on in time; of so many times as many."""
+        return 1 - self.share * self.queue.late_share(times * self.rate_per_s, self.arrival_scv, max(1, workers))
 
 
 def target(

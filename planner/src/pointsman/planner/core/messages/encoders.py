@@ -36,7 +36,7 @@ def taken(layout: Layout, need: str, max_gpus: int, left: Layout) -> str:
 
 
 def _gpus(max_gpus: int) -> str:
-    return f"{quantity(max_gpus, 'GPU')}, which {are(max_gpus)} split by work"
+    return f"{quantity(max_gpus, 'GPU')}, so some get less than they need"
 
 
 def scaled(message: str, before: int, after: int, need: str) -> str:

@@ -236,11 +236,11 @@ def _added(readings: Iterable[Reading], name: str, **only: str) -> float:
 
 
 def _encode_load(gateways: Sequence[Reading], encoders: Sequence[Seen]) -> EncodeLoad | None:
-    """What came for encode workers; None: no gateway counts images."""
+    """What came for encode workers; None: not each gateway counts images."""
     of_images = (named.GATEWAY_ENCODE_REQUESTS, named.GATEWAY_ENCODE_IMAGES, named.GATEWAY_ENCODE_IMAGES_SQUARED)
     requests_name, images_name, squared_name = (metric.name for metric in of_images)
     counting = _counting(gateways, requests_name, images_name, squared_name)
-    if not counting:
+    if not counting or len(counting) < len(gateways):  # a part of the load is not the load
         return None
     requests = _added(counting, requests_name)
     in_flight = _sum_known(reading.gauge(named.GATEWAY_ENCODE_IN_FLIGHT.name) for reading in gateways)
