@@ -11,10 +11,19 @@ import re
 import sys
 from statistics import NormalDist
 
-if len(sys.argv) != 4:
+try:
+    attainment, start_s, most = (kind(given) for kind, given in zip((float, float, int), sys.argv[1:], strict=True))
+    if not (0 < attainment < 1 and most >= 2):
+        raise ValueError
+except ValueError:
     example = "pointsman explain chat --inputs | python3 by_hand.py 0.95 90 16"
     sys.exit(f"usage: python3 by_hand.py ATTAINMENT START_SECONDS MOST_WORKERS, for example:\n  {example}")
-late, most = max(0.001, 1 - float(sys.argv[1])), int(sys.argv[3])
+late = max(0.001, 1 - attainment)
+NEEDED = {
+    "ratePerSecond", "expectedRatePerSecond", "backlog", "outputTokens", "remoteShare", "prefillMilliseconds",
+    "prefillDispersion", "arrivalDispersion", "transferMilliseconds", "slackMilliseconds", "stepMilliseconds",
+    "decodeBatch", "contextDispersion", "decodeDrainPerSecond", "prefillWorkers", "decodeWorkers",
+}  # fmt: skip
 
 
 def network(rate):
@@ -58,13 +67,16 @@ def needed(when):
     return f"{plan['prefillNeeded' + when]:.0f}P{plan['decodeNeeded' + when]:.0f}D"
 
 
-text = sys.stdin.read()
+text = sys.stdin.read().lstrip()
 if text.startswith("{"):
-    plans = [(each["at_s"], each["inputs"]) for each in json.loads(text).get("decisions", ())]
+    try:
+        plans = [(each["at_s"], each["inputs"]) for each in json.loads(text).get("decisions", ())]
+    except json.JSONDecodeError as error:
+        sys.exit(f"the input is no JSON: {error}")
 else:
     number = r"(\w+)(?:(?:, |\s+)value: |  +)(-?\d[-+.\de]*)"
     plans = [(None, {name: float(value) for name, value in re.findall(number, text)})]
-plans = [(at_s, plan) for at_s, plan in plans if "prefillMilliseconds" in plan]
+plans = [(at_s, plan) for at_s, plan in plans if plan.keys() >= NEEDED]
 if not plans:
     sys.exit("the input has no decision with numbers of prefill and decode workers")
 for at_s, plan in plans:
@@ -73,7 +85,7 @@ for at_s, plan in plans:
     rate, queue = plan["expectedRatePerSecond"], plan["backlog"]
     now = layout(plan["ratePerSecond"], queue, 30)
     served = min(plan["prefillWorkers"] * prefill_per_s, plan["decodeWorkers"] * plan["decodeDrainPerSecond"])
-    queue += (rate - served) * (plan.get("startSeconds", float(sys.argv[2])) + 2.5)
+    queue += (rate - served) * (plan.get("startSeconds", start_s) + 2.5)
     expected = layout(rate, queue, 120 if "queuedRequests" in plan else 30)
     if at_s is None:
         print(f"now {now}\nexpected {expected}")

@@ -95,7 +95,7 @@ def test_the_share_of_prompts_that_are_out_of_reach_is_that_of_all_of_the_trace(
     trace.write_text("\n".join(lines) + "\n")
     asked.write_text(policy.read_text().replace("tpotMs: 40", f"tpotMs: 40, attainment: {attainment}"))
     assert run(asked, "--workers", "2P2D", trace=str(trace)) == 0
-    found = re.search(r"out of reach: about (\d+)% of requests .* at most 0\.(\d+)", capsys.readouterr().out)
+    found = re.search(r"out of reach: about (\d+)% of requests .* below 0\.(\d+)", capsys.readouterr().out)
     assert (found is not None) is said
     if found is not None:
         assert 9 <= int(found[1]) <= 11

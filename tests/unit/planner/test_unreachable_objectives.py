@@ -96,11 +96,24 @@ def test_requests_that_are_late_even_alone_are_counted_and_said_with_their_share
     for words in (
         "about 10% of requests miss objectives.ttftMs even when they are alone",
         "prompts above about 42000 tokens",
-        "objectives.attainment 0.95 is out of reach; the pools are sized for the other requests",
-        "Raise objectives.ttftMs, write objectives.ttftMsPerPromptToken, or an attainment of at most 0.90",
+        "objectives.attainment 0.95 is out of reach; the pools are sized so that the other requests are in time",
+        "Raise objectives.ttftMs, write objectives.ttftMsPerPromptToken, or an attainment below 0.90",
     ):
         assert words in sentence
     assert dict(decision.inputs)["unreachableTtftShare"] == pytest.approx(0.1, abs=0.005)
+
+
+@pytest.mark.parametrize(
+    ("ttft", "tpot", "named"),
+    [(0.1, 0.08, "ttftMs and objectives.tpotMs"), (0.1, 0.02, "ttftMs"), (0.02, 0.1, "tpotMs")],
+)
+def test_both_objectives_are_named_if_both_are_missed(ttft: float, tpot: float, named: str) -> None:
+    shares = (("unreachableTtftShare", ttft), ("unreachableTpotShare", tpot), ("longestReachablePromptTokens", 9000.0))
+    decision = replace(seen(WIDE, 0.1, FOR_SHORT_ONES), inputs=shares)
+    sentence = out_of_reach(decision, FOR_SHORT_ONES, said=False)
+    assert sentence is not None
+    assert f"about 10% of requests miss objectives.{named} even when they are alone" in sentence
+    assert f"Raise objectives.{named}, " in sentence
 
 
 def test_where_no_request_is_in_time_the_mean_prompt_says_what_would_be_right() -> None:

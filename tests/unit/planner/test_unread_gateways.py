@@ -140,7 +140,7 @@ def test_no_encode_worker_goes_for_prompts_that_become_more() -> None:
 
     def fewest(**hidden: Any) -> int:
         policy = replace(SCALES, max_gpus=8, encode=Bounds(1, 12), role_switch=False)
-        seen = {"encode": EncodeLoad(8, 2, 4, 200.0, 0.0), "encode_workers": ENCODERS, "encode_replicas": 3}
+        seen = {"encode": EncodeLoad(2, 2, 4, 200.0, 0.0), "encode_workers": ENCODERS, "encode_replicas": 3}
         looks = Looks(policy, (2, 3), RoutingNumbers(512, 32))
         return min(
             decision.encode or 0 for decision in looks.go(100, replace(LONG, arrivals_per_s=12), **seen, **hidden)

@@ -83,7 +83,7 @@ def test_a_step_in_images_is_answered_by_encode_workers_alone() -> None:
 
 def test_what_was_never_measured_moves_nothing_and_is_said() -> None:
     for unknown, why in (
-        (None, "No gateway counts images"),
+        (None, "A gateway does not count images"),
         (images(10, ms=None), "Too few images were measured"),
         (EncodeLoad(0.0), "Too few images were measured"),
     ):
@@ -250,6 +250,15 @@ def test_at_a_constant_load_nothing_is_taken_away_and_given_back() -> None:
     assert len(settled) <= 1, moves
 
 
+def test_what_is_needed_is_named_also_if_the_pool_may_not_have_it() -> None:
+    _, decisions = run([images(12)] * 40, replace(POLICY, encode=Bounds(1, 3)))
+    last = decisions[-1]
+    assert last.encode == 3
+    needed = dict(last.inputs)["encodeNeeded"]
+    assert needed > 3
+    assert f"{needed:.0f} encode workers are needed, maxReplicas is 3; 3 run" in last.message
+
+
 def test_the_first_requests_scale_nothing() -> None:
     _, decisions = run([images(4)] * 40, encode=1)
     first = next(n for n, decision in enumerate(decisions) if decision.changes_encode)
@@ -379,7 +388,7 @@ def test_while_no_gateway_counts_images_the_pool_stays_as_it_is(per_tick: float)
     state, decisions = run(before, encode=4)
     gone_state, gone = run([*before, *[None] * 360], encode=4)
     assert {(d.encode, d.changes_encode) for d in gone[120:]} == {(decisions[-1].encode, False)}
-    assert "No gateway counts images, so the encode pool is not changed" in gone[-1].message
+    assert "A gateway does not count images, so the encode pool is not changed" in gone[-1].message
     known, unknown = state.encode.forecaster.trend, gone_state.encode.forecaster.trend
     assert known is not None and unknown is not None
     assert unknown.level == known.level

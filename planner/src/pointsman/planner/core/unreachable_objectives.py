@@ -42,9 +42,11 @@ def same_share(share: float, said: float) -> bool:
 
 
 def _of_some(numbers: dict[str, float], objectives: Objectives, share: float, longest: float) -> str:
-    of_ttft = numbers.get("unreachableTtftShare", 0.0) >= numbers.get("unreachableTpotShare", 0.0)
-    possible = math.floor(100 * (1 - share)) / 100
-    return messages.share_of_requests(share, _rounded(longest), objectives.attainment, possible, of_ttft)
+    ttft, tpot = (numbers.get(f"unreachable{objective}Share", 0.0) for objective in ("Ttft", "Tpot"))
+    possible, half = math.floor(100 * (1 - share)) / 100, share / 2  # where few requests miss only the other one
+    return messages.share_of_requests(
+        share, _rounded(longest), objectives.attainment, possible, ttft >= half, tpot >= half
+    )
 
 
 def _rounded(tokens: float) -> int:

@@ -220,7 +220,8 @@ def _start(options: Options, simulation: Simulation) -> list[str]:
     """What was assumed of the layout at the start."""
     if options.workers is not None:
         return []
-    layout = f"{simulation.prefill_workers}P{simulation.decode_workers}D"
+    encode = f"{simulation.encode.workers}E" if simulation.encode is not None else ""
+    layout = f"{encode}{simulation.prefill_workers}P{simulation.decode_workers}D"
     return [f"starts with {layout}, the fewest workers of the budget; --workers sets another layout"]
 
 

@@ -100,7 +100,7 @@ def add_encode_decision(decision: Decision, observation: Observation, policy: Po
     asked = shares.encode + (target.stuck if replaces else 0)
     most = max(min(asked, before), left // observation.encode_gpus)
     encode = min(asked, most, max(policy.encode.most, shares.encode))
-    need = encoders.need(max(target.needed_now, target.workers), has, target.stuck)
+    need = encoders.need(max(target.needed_now, target.workers), has, target.stuck, policy.encode.most)
     changes = encode != before
     only = changes and not decision.changes_layout
     max_gpus, reason = policy.max_gpus if shares.scarce else None, decision.reason

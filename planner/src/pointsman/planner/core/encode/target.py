@@ -135,12 +135,12 @@ def target(
     scv, rate_per_s = memory.forecaster.dispersion, max(present_per_s, 1e-3)
     waiting = (observation.encode.waiting or 0.0 if observation.encode else 0.0) / queue.images
     late, least = late_share(policy.objectives.attainment), max(1, bounds.least)
-    most = max(least, bounds.most)
+    most, many = max(least, bounds.most), max(least, bounds.most, policy.max_gpus // observation.encode_gpus)
 
     def need(rate: float, queued: float = 0.0) -> int:
         extra = min(rate, queued / tuning.queue_clear_s) if queued > max(5.0, 2 * rate) else 0.0
         flowing = math.ceil(queue.busy(rate + extra) - 1e-9)
-        return max(queue.workers(rate, scv, late, most), min(most, flowing))
+        return max(queue.workers(rate, scv, late, many), min(many, flowing))
 
     needed, needed_now = need(ahead_per_s, waiting), need(rate_per_s, waiting)
     enough_ahead = max(needed, need(tuning.rate_headroom * ahead_per_s))
@@ -168,5 +168,5 @@ def target(
         arrival_scv=scv,
         queue=queue,
         share=share,
-        mean_s=queue.mean_s(rate_per_s, scv, max(wanted, needed_now)),
+        mean_s=queue.mean_s(rate_per_s, scv, max(wanted, min(most, needed_now))),
     )

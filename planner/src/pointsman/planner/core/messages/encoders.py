@@ -6,17 +6,18 @@ from pointsman.serving.words import are, do, quantity
 
 
 def unchanged(message: str, has_workers: bool, is_counted: bool) -> str:
-    """Nothing is known of the images, or of the pool. ``is_counted``: by any gateway."""
-    why = "too few images were measured" if is_counted else "no gateway counts images"
+    """Nothing is known of the images, or of the pool. ``is_counted``: by each gateway."""
+    why = "too few images were measured" if is_counted else "a gateway does not count images"
     why = why if has_workers else "the encode pool could not be read"
     return sentences(message, f"{why}, so the encode pool is not changed")
 
 
-def need(needed: int, has: int, stuck: int) -> str:
-    """Encode workers, with those that do not start."""
+def need(needed: int, has: int, stuck: int, most: int) -> str:
+    """Encode workers, with those that do not start. ``most``: that the pool may have."""
     negated = "does not start" if stuck == 1 else "do not start"
     idle = f", {stuck} of which {negated}" if stuck and has > 1 else f" and {negated}" if stuck else ""
-    return f"{quantity(needed, 'encode worker')} {are(needed)} needed; {has} {do(has, 'run')}{idle}"
+    limit = f", maxReplicas is {most}" if needed > most else ""
+    return f"{quantity(needed, 'encode worker')} {are(needed)} needed{limit}; {has} {do(has, 'run')}{idle}"
 
 
 def with_need(message: str, need: str, ttft_share: float, max_gpus: int | None) -> str:

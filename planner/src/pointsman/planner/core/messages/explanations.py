@@ -153,7 +153,7 @@ def encode_workers(active: int, starting: int) -> str:
 
 
 # Gateways of an earlier version.
-ENCODE_LOAD_UNKNOWN: Final = "no gateway counts images, so the load of the encode workers is unknown"
+ENCODE_LOAD_UNKNOWN: Final = "a gateway does not count images, so the load of the encode workers is unknown"
 
 
 def encode_load(rate_per_s: float, images: float | None, image_ms: float | None) -> str:

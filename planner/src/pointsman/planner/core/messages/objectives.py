@@ -4,20 +4,15 @@ from pointsman.serving.words import quantity
 
 
 def share_of_requests(
-    share: float, longest_tokens: int, attainment: float, possible_attainment: float, of_ttft: bool
+    share: float, longest_tokens: int, attainment: float, possible: float, of_ttft: bool, of_tpot: bool
 ) -> str:
-    """Of requests that miss an objective alone. ``of_ttft``: it is TTFT, not TPOT."""
-    name = "objectives.ttftMs" if of_ttft else "objectives.tpotMs"
-    at_most = f"an attainment of at most {possible_attainment:.2f}"
-    if of_ttft:
-        remedy = f"Raise {name}, write objectives.ttftMsPerPromptToken, or {at_most}"
-    else:
-        remedy = f"Raise {name}, or write {at_most}"
+    """Of requests that miss TTFT, TPOT or both, alone. ``possible``: the attainment if no other one is late."""
+    names = " and ".join(f"objectives.{name}" for name, of in (("ttftMs", of_ttft), ("tpotMs", of_tpot)) if of)
+    remedy = f"Raise {names}, {'write objectives.ttftMsPerPromptToken, or' if of_ttft else 'or write'}"
     return (
-        f"about {share:.0%} of requests miss {name} even when they are alone (prompts above "
-        f"about {quantity(longest_tokens, 'token')}). "
-        f"objectives.attainment {attainment:g} is out of reach; the pools are sized for the other requests. "
-        f"{remedy}"
+        f"about {share:.0%} of requests miss {names} even when they are alone (prompts above "
+        f"about {quantity(longest_tokens, 'token')}). objectives.attainment {attainment:g} is out of reach; "
+        f"the pools are sized so that the other requests are in time. {remedy} an attainment below {possible:.2f}"
     )
 
 
