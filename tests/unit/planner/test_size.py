@@ -26,7 +26,7 @@ from pointsman.planner.simulator.simulate import simulate
 
 ROOT: Final = Path(__file__).parents[3]
 CORE: Final = ROOT / "planner/src/pointsman/planner/core"
-MOST_CODE_LINES: Final = 5174
+MOST_CODE_LINES: Final = 5172
 MOST_STATE_FIELDS: Final = 129
 MOST_LINES_OF_A_DECISION: Final = {(Mode.ACTIVE, True): 1194, (Mode.SHADOW, False): 1198}
 """By mode, and by whether there is a performance table: the live default is Shadow, and nobody has a table at first."""
