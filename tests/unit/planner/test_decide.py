@@ -175,6 +175,32 @@ def test_without_a_table_it_waits_until_the_service_has_taught_it() -> None:
     assert decision.reason is not Reason.NOT_ENOUGH_DATA
 
 
+def measured(times: float = 1.0) -> tuple[EngineSample, ...]:
+    """A pass and a step that took so many times as long as usual."""
+    return (
+        EngineSample(Role.PREFILL, observed_ms=10 * times, tokens=300),
+        EngineSample(Role.DECODE, observed_ms=7 * times, tokens=4000, batch=8),
+    )
+
+
+def test_without_a_table_the_engine_is_fitted_at_each_of_twelve_looks_and_then_at_each_twelfth() -> None:
+    state, fitted = State(), []
+    for tick in range(60):
+        before, seen = state.engine_model, observed(2.5 * tick, SHORT, samples=measured(1 + 0.01 * tick))
+        state, _, _ = decide(state, seen, POLICY, 2.5 * tick)
+        if state.engine_model != before:
+            fitted.append(tick)
+    assert fitted == [*range(12), 12, 24, 36, 48]
+
+
+def test_a_look_of_no_length_raises_nothing() -> None:
+    state = State()
+    for tick in range(20):
+        seen = replace(observed(2.5 * tick, SHORT, samples=measured()), window_s=0.0 if tick == 15 else 2.5)
+        state, decision, _ = decide(state, seen, POLICY, 2.5 * tick)
+    assert decision.inputs
+
+
 def test_a_table_of_another_engine_is_corrected_and_so_is_the_next_one_that_the_policy_names() -> None:
     """Measured times are remembered, not factors of one table: another table is right at its first look."""
     fast = LinearModel(1.0, 0.0064, 0.0, 1.0, 0.0, 4.7e-5)  # a third of what is measured

@@ -189,13 +189,16 @@ GATEWAY_ENCODE_REQUESTS: Final = Metric(
     "pointsman_gateway_encode_requests_total", "counter", ("service",), "Requests with images for encode workers."
 )
 GATEWAY_ENCODE_IMAGES: Final = Metric(
-    "pointsman_gateway_encode_images_total", "counter", ("service",), "Their images for encode workers."
+    "pointsman_gateway_encode_images_total",
+    "counter",
+    ("service",),
+    "Images for encode workers, counted when their request comes.",
 )
 GATEWAY_ENCODE_IMAGES_SQUARED: Final = Metric(
     "pointsman_gateway_encode_images_squared_total",
     "counter",
     ("service",),
-    "Sum over those requests of the square of their images for encode workers.",
+    "Sum over requests of the square of their images for encode workers.",
 )
 GATEWAY_ENCODE_IN_FLIGHT: Final = Metric(
     "pointsman_gateway_encode_in_flight", "gauge", ("service",), "Images that wait for encode workers now."

@@ -74,7 +74,7 @@ def learn(
     learner, engine_model = state.learner.observe(samples), state.engine_model
     # After the first twelve looks, a new fit at each would change what is needed with the noise of each.
     since_s = 0.0 if lengths.first_s is None else observation.at_s - lengths.first_s
-    if base is None and (since_s < 12 * window_s or since_s % (12 * window_s) < window_s):
+    if base is None and (since_s < 12 * window_s or since_s % max(1.0, 12 * window_s) < window_s):
         engine_model = learner.fit() or engine_model
     return replace(
         state, leads=leads, lengths=lengths, learner=learner, engine_model=engine_model, forecaster=forecaster,
